@@ -1,0 +1,91 @@
+package vfs
+
+import (
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxIovecs is IOV_MAX of Linux, the most buffers one pwritev takes.
+const maxIovecs = 1024
+
+func (f *osFile) Sync() error { return f.control("fdatasync", unix.Fdatasync) }
+
+func (f *osFile) DropCache() error {
+	return f.control("fadvise", func(fd int) error { return unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) })
+}
+
+func (f *osFile) WritevAt(bufs [][]byte, off int64) (int, error) {
+	if len(bufs) == 1 {
+		return f.WriteAt(bufs[0], off)
+	}
+	total := 0
+	for len(bufs) > 0 {
+		part := bufs[:min(len(bufs), maxIovecs)]
+		n, err := f.pwritev(part, off+int64(total))
+		total += n
+		if err != nil {
+			return total, err
+		}
+		bufs = bufs[len(part):]
+	}
+	return total, nil
+}
+
+// pwritev writes at most maxIovecs buffers and finishes partial writes (L14).
+func (f *osFile) pwritev(bufs [][]byte, off int64) (int, error) {
+	want := 0
+	for _, b := range bufs {
+		want += len(b)
+	}
+	if want == 0 {
+		return 0, nil
+	}
+	var n int
+	err := f.control("pwritev", func(fd int) (err error) {
+		n, err = unix.Pwritev(fd, bufs, off)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	// A partial write is rare; finish it buffer by buffer.
+	done := n
+	for _, b := range bufs {
+		if n >= len(b) {
+			n -= len(b)
+			continue
+		}
+		m, err := f.WriteAt(b[n:], off+int64(done))
+		done += m
+		if err != nil {
+			return done, err
+		}
+		n = 0
+	}
+	if done < want {
+		return done, io.ErrShortWrite
+	}
+	return done, nil
+}
+
+func (osFS) SyncAll(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return classify(err)
+	}
+	for {
+		err = unix.Syncfs(int(d.Fd()))
+		if err != unix.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		err = &os.PathError{Op: "syncfs", Path: dir, Err: err}
+	}
+	if cerr := d.Close(); err == nil {
+		err = cerr
+	}
+	return classify(err)
+}
