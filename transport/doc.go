@@ -1,0 +1,34 @@
+// Package transport carries the Kafka protocol's frames: listeners, TLS, framing, the order of answers on a connection, memory and
+// connection limits, throttling. It knows request and response headers and nothing of what a request means; package
+// transport/kafka implements [Handler].
+//
+// # What it owns
+//
+// Sockets, the bytes in flight, and the goroutines that move them. Every request read from a connection is one [Request] with one
+// slot in that connection's queue; answers leave in the order of the requests, however late and from whichever goroutine they
+// come.
+//
+// # Invariants
+//
+//   - A connection's answers leave in request order, and [Handler.Handle] is called in request order on one goroutine (N7).
+//   - Nothing is allocated on the word of a length prefix alone: memory for a frame is taken as its bytes arrive (N3), and charged
+//     to a budget shared by all connections; a connection that finds no room stops reading. A frame that holds part of the budget
+//     can always finish (see budget.go), so the budget can't deadlock.
+//   - A peer that does not read costs a bounded number of bytes and is cut off when a write makes no progress (N1).
+//   - The context of a connection ends with it, so nothing waits for a dead peer (N2).
+//   - A panic in a handler closes its connection only, unless it passed through a package below transport: then the process ends (N9).
+//   - Sources of a spliced response are released exactly once, on every path.
+//
+// # Goroutines
+//
+// Per listener one acceptor, and one certificate watcher when it speaks TLS. Per connection one reader, which also answers whatever is
+// ready when [Handler.Handle] returns, and one writer from the first time an answer comes later than that. [Request.Go] starts one for
+// a handler that must block. All belong to the [Server]; [Server.Shutdown] waits for them.
+//
+// # Locks
+//
+// Conn.mu guards a connection's queue; budget.mu and Server.mu are leaves. Nothing is called with Conn.mu held except the encoder of a
+// response.
+//
+// The package writes no files; it reads the PEM files of its TLS listeners.
+package transport
