@@ -124,7 +124,9 @@ var ErrConfig = errors.New("transport: invalid configuration")
 
 // Validate reports the first impossible setting.
 func (c *Config) Validate() error {
-	bad := func(format string, args ...any) error { return fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...) }
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...)
+	}
 	if c.Logger == nil {
 		return bad("no logger")
 	}
