@@ -1,0 +1,8 @@
+package metadata
+
+// Feature levels of the metadata commands (D17). A command type is used only once the committed level is at least the
+// level that introduced it, and the level is raised only when every registered broker knows it.
+const (
+	MinFeatureLevel uint32 = 1 // the oldest level this binary can work with
+	MaxFeatureLevel uint32 = 1 // the newest level this binary knows
+)

@@ -1,0 +1,93 @@
+package metadata
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// draft is a state in the making. It starts as a shallow copy of a published state and copies what it changes, once per
+// batch: the nodes of trees by their edit, topics by the owned set. publish ends it.
+//
+// Only apply methods of commands write to a draft, from the one goroutine that runs the FSM.
+type draft struct {
+	st    state
+	edit  *edit
+	owned map[*Topic]bool // topics of this draft whose Partitions may be written to in place
+}
+
+func newDraft(st *state) *draft {
+	return &draft{st: *st, edit: new(edit)}
+}
+
+// publish returns the finished state. The draft must not be used after it.
+func (d *draft) publish() *state { return &d.st }
+
+// ownTopic returns the topic of that name, which must exist, as a copy that this draft may change in place.
+func (d *draft) ownTopic(name string) *Topic {
+	t, _ := d.st.topics.get(name)
+	if d.owned[t] {
+		return t
+	}
+	c := *t
+	c.Partitions = slices.Clone(t.Partitions)
+	d.putTopic(&c)
+	return &c
+}
+
+// putTopic stores t, which must be private to this draft, under its name, in place of an older version of the same topic
+// or as a new one.
+func (d *draft) putTopic(t *Topic) {
+	old, replaces := d.st.topics.get(t.Name)
+	if replaces {
+		delete(d.owned, old)
+		d.st.partitions -= len(old.Partitions)
+	} else {
+		d.st.topicIDs = d.st.topicIDs.set(d.edit, t.ID, t.Name)
+		if strings.ContainsAny(t.Name, "._") {
+			d.st.collisions = d.st.collisions.set(d.edit, metricName(t.Name), t.Name)
+		}
+	}
+	if d.owned == nil {
+		d.owned = make(map[*Topic]bool)
+	}
+	d.owned[t] = true
+	d.st.partitions += len(t.Partitions)
+	d.st.topics = d.st.topics.set(d.edit, t.Name, t)
+}
+
+// removeTopic takes the topic out and leaves a tombstone of its id.
+func (d *draft) removeTopic(t *Topic, request requestID) {
+	delete(d.owned, t)
+	d.st.topics = d.st.topics.delete(d.edit, t.Name)
+	d.st.topicIDs = d.st.topicIDs.delete(d.edit, t.ID)
+	if strings.ContainsAny(t.Name, "._") {
+		d.st.collisions = d.st.collisions.delete(d.edit, metricName(t.Name))
+	}
+	d.st.partitions -= len(t.Partitions)
+	d.st.tombstones = d.st.tombstones.set(d.edit, t.ID, tombstone{Request: request})
+}
+
+// putBroker stores b in place of an older registration of the same id, or as a new broker.
+func (d *draft) putBroker(b *Broker) {
+	i, found := slices.BinarySearchFunc(d.st.brokers, b.ID, func(b *Broker, id BrokerID) int { return cmp.Compare(b.ID, id) })
+	brokers := slices.Clone(d.st.brokers) // published Images share the old one
+	if found {
+		brokers[i] = b
+	} else {
+		brokers = slices.Insert(brokers, i, b)
+	}
+	d.st.brokers = brokers
+}
+
+// putConfigs stores c in place of an older version of the same id, or as a new one.
+func (d *draft) putConfigs(c *brokerConfigs) {
+	i, found := slices.BinarySearchFunc(d.st.configs, c.ID, func(c *brokerConfigs, id BrokerID) int { return cmp.Compare(c.ID, id) })
+	configs := slices.Clone(d.st.configs)
+	if found {
+		configs[i] = c
+	} else {
+		configs = slices.Insert(configs, i, c)
+	}
+	d.st.configs = configs
+}

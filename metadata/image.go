@@ -1,0 +1,116 @@
+package metadata
+
+import "iter"
+
+// Image is the cluster's metadata after one committed command: immutable, safe for any number of readers, and a prefix
+// of the one log that all brokers share (I13). Nothing reachable from an Image may be written to, by anyone.
+type Image struct {
+	version    uint64
+	controller BrokerID
+	st         *state
+}
+
+// Version is the Raft index of the last entry that is part of this Image. It never goes back on one Store.
+func (im *Image) Version() uint64 { return im.version }
+
+// ClusterID is the id minted when the cluster was formed; "" until then.
+func (im *Image) ClusterID() string { return im.st.clusterID }
+
+// ControllerID is the broker that leads the metadata quorum as far as this broker knows, NoBroker if it knows none.
+func (im *Image) ControllerID() BrokerID { return im.controller }
+
+// Brokers returns all registered brokers by ascending id, fenced ones included.
+func (im *Image) Brokers() []*Broker { return im.st.brokers }
+
+// Broker returns the broker of that id, or nil.
+func (im *Image) Broker(id BrokerID) *Broker { return im.st.broker(id) }
+
+// Topics yields all topics by ascending name.
+func (im *Image) Topics() iter.Seq[*Topic] { return im.st.eachTopic }
+
+// TopicCount is the number of topics.
+func (im *Image) TopicCount() int { return im.st.topics.len() }
+
+// PartitionCount is the number of partitions of all topics.
+func (im *Image) PartitionCount() int { return im.st.partitions }
+
+// Topic returns the topic of that name, or nil.
+func (im *Image) Topic(name string) *Topic { return im.st.topic(name) }
+
+// TopicByID returns the topic of that id, or nil.
+func (im *Image) TopicByID(id TopicID) *Topic { return im.st.topicByID(id) }
+
+// BrokerConfig returns the dynamic configs of a broker, or with NoBroker the cluster-wide defaults. The map may be nil;
+// it must not be written to.
+func (im *Image) BrokerConfig(id BrokerID) map[string]string { return im.st.brokerConfig(id) }
+
+// Tombstone reports whether a topic of that id existed and was deleted by a committed command. Copies of its partitions
+// may go; copies of ids that are neither known nor tombstoned must be kept (L12).
+func (im *Image) Tombstone(id TopicID) bool { return im.st.tombstoned(id) }
+
+// ChangedTopics yields what differs between an older Image of the same Store and this one, by ascending name: (nil, new)
+// for a created topic, (old, nil) for a deleted one, (old, new) for a changed one. A topic that was deleted and created
+// again in between comes as two: (old, nil), then (nil, new). The cost is linear in the change, not in the Image. With a
+// nil since every topic is new.
+func (im *Image) ChangedTopics(since *Image) iter.Seq2[*Topic, *Topic] {
+	return func(yield func(old, new *Topic) bool) {
+		var before tree[string, *Topic]
+		if since != nil {
+			before = since.st.topics
+		}
+		diffTopics(before, im.st.topics, yield)
+	}
+}
+
+// Broker is a registered broker. Immutable.
+type Broker struct {
+	ID BrokerID
+	// Epoch grows with each registration of any broker and is never reused (I15).
+	Epoch int64
+	// Incarnation is random per process start; it tells a restarted process from a second one with the same id (M13).
+	Incarnation [16]byte
+	// Directories are the ids of the broker's log directories, as registered.
+	Directories []DirectoryID
+	Rack        string // "" = none
+	Listeners   []Listener
+	// Fenced brokers lead nothing and get no new replicas.
+	Fenced bool
+	// Version is the software version, for people.
+	Version string
+	// MinFeatureLevel and MaxFeatureLevel bound the metadata feature levels this broker's binary knows (D17).
+	MinFeatureLevel, MaxFeatureLevel uint32
+}
+
+// Listener is one advertised endpoint of a broker.
+type Listener struct {
+	Name     string // as in listeners, e.g. PLAINTEXT or INTERNAL
+	Host     string
+	Port     int32
+	Protocol string // PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL
+}
+
+// Topic is one topic. Immutable.
+type Topic struct {
+	Name       string
+	ID         TopicID
+	Partitions []Partition       // the index is the partition id
+	Configs    map[string]string // only what was set on the topic; may be nil
+
+	configVersion uint64 // index of the entry that last changed Configs; compared by alter-configs commands
+}
+
+// Partition is one partition's part of the metadata. Immutable.
+//
+// Invariants: ISR ⊆ Replicas, ELR ⊆ Replicas, ISR ∩ ELR = ∅, Leader is in ISR or NoBroker, len(Directories) equals
+// len(Replicas). LeaderEpoch grows with every change of Leader and every registration of the leader's broker (I9, R14);
+// PartitionEpoch with every change of the partition.
+type Partition struct {
+	Leader         BrokerID
+	LeaderEpoch    int32
+	PartitionEpoch int32
+	Replicas       []BrokerID // the first is the preferred leader
+	ISR            []BrokerID
+	ELR            []BrokerID // eligible leader replicas (KIP-966)
+	// Directories are the log directories that hold the replicas, parallel to Replicas.
+	Directories []DirectoryID
+}
