@@ -92,10 +92,12 @@ func (d *memData) crash(m *Mem, mode CrashMode) *memData {
 	case CrashKeep:
 		size = int64(len(d.data))
 	case CrashMixed:
-		switch m.rng.IntN(4) {
+		switch m.rng.IntN(6) {
 		case 0: // as synced
 		case 1, 2:
 			size = int64(len(d.data))
+		case 3:
+			size = d.low
 		default:
 			size = d.low + m.rng.Int64N(d.high-d.low+1)
 		}

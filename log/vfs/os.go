@@ -172,7 +172,7 @@ func (f *osFile) control(op string, call func(fd int) error) error {
 		}
 	})
 	if cerr != nil {
-		err = cerr
+		err = os.ErrClosed // the one reason for which a RawConn of a file refuses
 	}
 	if err != nil {
 		return classify(&os.PathError{Op: op, Path: f.File.Name(), Err: err})
