@@ -1,0 +1,68 @@
+# What a contributor types. `just check` is all that must be green before a push.
+
+staticcheck := "honnef.co/go/tools/cmd/staticcheck@v0.8.2"
+export CGO_ENABLED := env("CGO_ENABLED", "0")
+
+# list the recipes
+list:
+    @just --list
+
+# build the binary into ./millrace
+build:
+    go build -trimpath -ldflags "-s -w" -o millrace ./cmd/millrace
+
+# format the tree
+fmt:
+    gofmt -w $(git ls-files '*.go')
+
+# format, vet, staticcheck (about a minute on two cores)
+lint:
+    .ci/lint
+
+# the test command of the README
+test:
+    go test ./...
+
+# everything that must be green
+check: lint test
+
+# the packages with shared state under the race detector
+race *packages="./log/... ./replication/... ./transport/...":
+    CGO_ENABLED=1 go test -race -short {{packages}}
+
+# more seeds through the storage model and the replication simulator: just scenario 100000
+scenario seeds="100000":
+    go test ./log -run 'TestModel' -timeout 0 -args -model.seeds {{seeds}}
+    go test ./replication -run 'TestSimulation' -timeout 0 -args -sim.seeds {{seeds}}
+
+# every fuzz target for a while each: just fuzz 60s
+fuzz each="60s":
+    .ci/fuzz {{each}}
+
+# micro-benchmarks beside the code
+bench pattern=".":
+    go test -run '^$' -bench '{{pattern}}' ./log/... ./replication/... ./transport/... ./metadata/...
+
+# floors of the machine and the broker beside them, in one run
+floor:
+    go test -run '^$' -bench 'Floor|Broker' ./integration
+
+# real binary, real clients, kill -9
+integration:
+    go test -count=1 ./integration/...
+
+# rewrite the golden files, to review their diff
+golden:
+    go test ./... -run 'Golden|Script' -update
+
+# one broker with throw-away data, ready for a client
+dev *args:
+    go run ./cmd/millrace dev {{args}}
+
+# what is in a segment, index or snapshot file
+dump +files:
+    go run ./cmd/millrace log dump {{files}}
+
+# kcat suite against a fresh broker, with the list of checks that may fail
+kcat:
+    .ci/suites kcat
