@@ -48,8 +48,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// binary builds millrace once for all tests and returns its path.
-func binary(t testing.TB) string {
+// millraceBinary builds millrace once for all tests and returns its path.
+func millraceBinary(t testing.TB) string {
 	t.Helper()
 	bin, err := buildOnce()
 	if err != nil {
@@ -98,7 +98,7 @@ func startBroker(t testing.TB, set ...string) *broker {
 // Start runs the process (again) and waits until it serves.
 func (b *broker) Start() {
 	b.t.Helper()
-	b.cmd = exec.Command(binary(b.t), b.args...)
+	b.cmd = exec.Command(millraceBinary(b.t), b.args...)
 	b.stderr = &lockedBuffer{}
 	b.cmd.Stderr = b.stderr
 	b.cmd.Stdout = b.stderr
