@@ -105,7 +105,7 @@ func (d *zstdDecompressor) open(src []byte, limit int) error {
 	d.inMem = false
 	var h zstd.Header
 	if err := h.Decode(src); err == nil {
-		possible := uint64(len(src)/zstdMinBlockBytes+1) * zstdBlockBytes
+		possible := zstdMaxOutput(src)
 		if h.HasFCS && h.FrameContentSize > possible {
 			return errZstdContentSize
 		}
@@ -124,11 +124,18 @@ func (d *zstdDecompressor) open(src []byte, limit int) error {
 	return d.r.Reset(&d.in)
 }
 
+// zstdMaxOutput is the most that src can decompress to.
+func zstdMaxOutput(src []byte) uint64 {
+	return uint64(len(src)/zstdMinBlockBytes+1) * zstdBlockBytes
+}
+
 func (d *zstdDecompressor) openWhole(src []byte) error {
 	if d.whole == nil {
-		d.whole, _ = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(128<<20), zstd.WithDecoderMaxMemory(zstdWholeBytes))
+		// The library caps the window by the memory limit if it is given one;
+		// the capacity of the output is a limit that leaves the window alone.
+		d.whole, _ = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(128<<20), zstd.WithDecodeAllCapLimit(true))
 	}
-	out, err := d.whole.DecodeAll(src, nil)
+	out, err := d.whole.DecodeAll(src, make([]byte, 0, min(zstdMaxOutput(src), zstdWholeBytes)))
 	if err != nil {
 		return err
 	}

@@ -167,7 +167,7 @@ func (s *scanner) fill() error {
 	if s.w == len(s.buf) {
 		// All of the window is one unfinished record, and all of it has
 		// really been produced: doubling follows the data, not its claims.
-		bigger := make([]byte, 2*len(s.buf))
+		bigger := make([]byte, len(s.buf)+min(len(s.buf), s.limit-s.produced+1))
 		copy(bigger, s.buf)
 		s.buf = bigger
 	}
