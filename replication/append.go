@@ -1,0 +1,194 @@
+package replication
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/log"
+	"github.com/millrace/millrace/metadata"
+)
+
+// AppendRequest asks a partition to append one batch.
+type AppendRequest struct {
+	// Records is one validated record batch; base offset and leader epoch are patched in place.
+	Records []byte
+	// Owner owns Records. Nil: the bytes are valid only during the call of [Partition.Append], which then copies them if it has to queue them.
+	Owner log.Buffer
+	// Acks is -1 (all), 1 or 0.
+	Acks int16
+	// Timeout bounds the wait for the acknowledgement, not the append.
+	Timeout time.Duration
+	// CurrentLeaderEpoch is the leader epoch the caller believes in, -1 for any. The zero value is epoch 0: say -1 when there is none.
+	CurrentLeaderEpoch int32
+	// Waiter gets the result, together with Index.
+	Waiter AppendWaiter
+	Index  int
+}
+
+// AppendWaiter is told the outcome of an append.
+type AppendWaiter interface {
+	// Appended is called exactly once per Append: inside it, or later on the goroutine of another appender, of the log's committer or of a timer. No lock of this
+	// package is held. It must not block.
+	Appended(index int, r AppendResult)
+}
+
+// AppendResult is the outcome of one append.
+type AppendResult struct {
+	// BaseOffset is the offset of the first record, of the original one for a duplicate; -1 with Err.
+	BaseOffset int64
+	// LogStartOffset is the partition's first offset at the time of the answer.
+	LogStartOffset int64
+	// LeaderID and LeaderEpoch are those known when the answer was made; -1 when there is no leader.
+	LeaderID    metadata.BrokerID
+	LeaderEpoch int32
+	// Err is nil when the batch is acknowledged as Acks asks. See errors.go for which errors are definite.
+	Err error
+}
+
+// appendRounds is how many rounds one appender drains for others before it hands the queue to the manager's drainer. Whoever appends to a busy partition would otherwise
+// be kept from reading its own connection for as long as others keep coming.
+const appendRounds = 8
+
+// Append appends one batch. Concurrent appenders are combined: the first one drains the queue, all that wait are written by one call of the log, and nobody else
+// blocks on the partition. The order of calls from one goroutine is the order in the log.
+func (p *Partition) Append(r AppendRequest) {
+	q := &p.queue
+	q.Lock()
+	if q.draining {
+		if r.Owner != nil {
+			r.Owner.Retain()
+		} else {
+			r.Records = slices.Clone(r.Records)
+		}
+		q.pending = append(q.pending, queued{AppendRequest: r, retained: r.Owner != nil})
+		q.Unlock()
+		return
+	}
+	q.draining = true
+	q.pending = append(q.pending, queued{AppendRequest: r})
+	q.Unlock()
+	p.drain()
+}
+
+// queued is an AppendRequest in the queue.
+type queued struct {
+	AppendRequest
+	retained bool // Owner must be released after the append
+}
+
+// drain appends what waits until nothing does. The caller owns q.draining.
+func (p *Partition) drain() {
+	q := &p.queue
+	var batch []queued
+	for round := 1; ; round++ {
+		q.Lock()
+		if batch != nil {
+			q.spare = batch[:0]
+		}
+		if len(q.pending) == 0 {
+			q.draining = false
+			q.Unlock()
+			return
+		}
+		if round > appendRounds && p.m.handOver(p) {
+			q.Unlock()
+			return
+		}
+		batch, q.pending = q.pending, q.spare
+		q.spare = nil
+		q.Unlock()
+		p.appendAll(batch)
+		clear(batch) // no request may be kept alive by the queue
+	}
+}
+
+// appendAll passes the batch of requests through the core and writes those it lets through with one call of the log.
+func (p *Partition) appendAll(batch []queued) {
+	p.mu.Lock()
+	s := &p.mu.scratch
+	now := p.m.now()
+	bytes := 0
+	for i := range batch {
+		r := &batch[i]
+		deadline := Never
+		if r.Timeout >= 0 {
+			deadline = now + Instant(r.Timeout)
+		}
+		w := p.addWaiter(r.Waiter, r.Index)
+		s.produce = Produce{Waiter: w, Acks: r.Acks, LeaderEpoch: r.CurrentLeaderEpoch, Deadline: deadline}
+		for _, a := range p.mu.core.Step(now, &s.produce) {
+			if a.Kind != ActionAppend {
+				p.do(a)
+				continue
+			}
+			s.sets = append(s.sets, log.Set{Records: r.Records, Owner: r.Owner})
+			s.appending = append(s.appending, Appended{Waiter: w, Acks: r.Acks, Deadline: deadline})
+			bytes += len(r.Records)
+		}
+	}
+	if len(s.sets) > 0 {
+		p.appendSets(now)
+	}
+	p.topic.metrics.appended(len(batch), p.mu.failed)
+	p.mu.failed = 0
+	for i := range batch {
+		if batch[i].retained {
+			batch[i].Owner.Release()
+		}
+	}
+	p.armTimer(now)
+	p.unlock()
+}
+
+// appendSets writes scratch.sets and tells the core about each.
+func (p *Partition) appendSets(now Instant) {
+	s := &p.mu.scratch
+	epoch := p.mu.core.LeaderEpoch()
+	s.out = slices.Grow(s.out[:0], len(s.sets))[:len(s.sets)]
+	clear(s.out)
+	err := p.log.Append(epoch, s.sets, s.out)
+	if err != nil {
+		err = p.storageError("append to", err)
+	}
+	// What is measured before the core hears of it: with FlushAck off the very first Appended may commit all.
+	var bytes, records, next int64
+	for i := range s.out {
+		if o := &s.out[i]; err == nil && o.Err == nil && !o.Duplicate {
+			bytes += int64(len(s.sets[i].Records))
+			records += countRecords(s.sets[i].Records)
+			next = o.NextOffset
+		}
+	}
+	if bytes > 0 {
+		p.mu.pace.add(next, bytes, now)
+		p.topic.metrics.messagesIn.Add(records)
+		p.topic.metrics.bytesIn.Add(bytes)
+	}
+	for i := range s.appending {
+		ev, o := &s.appending[i], &s.out[i]
+		ev.BaseOffset, ev.NextOffset, ev.Duplicate, ev.Err = o.BaseOffset, o.NextOffset, o.Duplicate, o.Err
+		if err != nil {
+			ev.Err = err
+		}
+		p.step(now, ev)
+	}
+	clear(s.sets)
+	s.sets, s.appending = s.sets[:0], s.appending[:0]
+	if bytes > 0 {
+		p.tail.advance(p.log.EndOffset(), bytes, &p.mu.done)
+	}
+	if err != nil && errors.Is(err, ErrStorage) {
+		p.step(now, &StorageFailed{Err: err})
+		p.m.storageFailed(err)
+	}
+}
+
+// storageError wraps an error of the log; the end of the directory becomes ErrStorage, everything else keeps its own meaning.
+func (p *Partition) storageError(verb string, err error) error {
+	if errors.Is(err, log.ErrPoisoned) || errors.Is(err, log.ErrClosed) {
+		return fmt.Errorf("%s %s-%d: %w: %w", verb, p.topic.name, p.partition, ErrStorage, err)
+	}
+	return fmt.Errorf("%s %s-%d: %w", verb, p.topic.name, p.partition, err)
+}
