@@ -109,7 +109,6 @@ func (p *Partition) appendAll(batch []queued) {
 	p.mu.Lock()
 	s := &p.mu.scratch
 	now := p.m.now()
-	bytes := 0
 	for i := range batch {
 		r := &batch[i]
 		deadline := Never
@@ -125,7 +124,6 @@ func (p *Partition) appendAll(batch []queued) {
 			}
 			s.sets = append(s.sets, log.Set{Records: r.Records, Owner: r.Owner})
 			s.appending = append(s.appending, Appended{Waiter: w, Acks: r.Acks, Deadline: deadline})
-			bytes += len(r.Records)
 		}
 	}
 	if len(s.sets) > 0 {

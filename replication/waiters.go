@@ -4,8 +4,9 @@ import "sync"
 
 // slot holds the waiter of an unanswered request; [Waiter] is its index in the table plus one.
 type slot struct {
-	waiter AppendWaiter
-	index  int
+	waiter  AppendWaiter
+	index   int
+	produce bool // counts as a produce request
 }
 
 // waiterTable gives requests small numbers, so that the core needs no pointers. Guarded by the partition's lock.
@@ -14,14 +15,14 @@ type waiterTable struct {
 	free  []int32
 }
 
-func (t *waiterTable) add(w AppendWaiter, index int) Waiter {
+func (t *waiterTable) add(s slot) Waiter {
 	if n := len(t.free); n > 0 {
 		i := t.free[n-1]
 		t.free = t.free[:n-1]
-		t.slots[i] = slot{w, index}
+		t.slots[i] = s
 		return Waiter(i + 1)
 	}
-	t.slots = append(t.slots, slot{w, index})
+	t.slots = append(t.slots, s)
 	return Waiter(len(t.slots))
 }
 

@@ -1,0 +1,119 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Offset specifications of ListOffsets; every value ≥ 0 is a timestamp in milliseconds.
+const (
+	OffsetLatest        = int64(-1) // the high watermark; with read_committed the last stable offset
+	OffsetEarliest      = int64(-2) // the log start offset
+	OffsetMaxTimestamp  = int64(-3) // the record with the largest timestamp (KIP-734)
+	OffsetEarliestLocal = int64(-4) // as OffsetEarliest: there is no other tier (KIP-405)
+	OffsetLatestTiered  = int64(-5) // none: there is no other tier
+)
+
+// ListOffset finds an offset by specification or time. By time it is the first record whose own timestamp is at least spec. Offset and timestamp are -1 when there is none; timestamp
+// is -1 also for the specifications that ask for a position. Latest and by time fail with ErrOffsetNotAvailable while a new leader might answer less than its predecessor did (R7).
+func (p *Partition) ListOffset(spec int64, committed bool, currentLeaderEpoch int32) (offset, timestamp int64, epoch int32, err error) {
+	v := p.view.Load()
+	if err := v.check(currentLeaderEpoch); err != nil {
+		return -1, -1, -1, err
+	}
+	switch spec {
+	case OffsetEarliest, OffsetEarliestLocal:
+		start := p.log.StartOffset()
+		return start, -1, p.epochAt(start, v.leaderEpoch), nil
+	case OffsetLatestTiered:
+		return -1, -1, -1, nil
+	}
+	if spec < OffsetLatestTiered {
+		return -1, -1, -1, fmt.Errorf("list offset %d of %s-%d: %w", spec, p.topic.name, p.partition, ErrUnknownOffsetSpec)
+	}
+	if !v.available {
+		return -1, -1, -1, ErrOffsetNotAvailable
+	}
+	limit := p.highWatermark.Load() // also the last stable offset, see marks
+	switch spec {
+	case OffsetLatest:
+		return limit, -1, v.leaderEpoch, nil
+	case OffsetMaxTimestamp:
+		offset, timestamp, epoch, err = p.log.MaxTimestamp(limit)
+	default:
+		offset, timestamp, epoch, err = p.log.OffsetForTime(spec, limit)
+	}
+	if err != nil {
+		return -1, -1, -1, p.storageError("search", err)
+	}
+	return offset, timestamp, epoch, nil
+}
+
+// EpochEnd answers OffsetForLeaderEpoch: the largest leader epoch ≤ epoch and the offset at which it ends here (exclusive); -1, -1 when there is none. Only the leader answers.
+func (p *Partition) EpochEnd(currentLeaderEpoch, epoch int32) (foundEpoch int32, endOffset int64, err error) {
+	v := p.view.Load()
+	if err := v.check(currentLeaderEpoch); err != nil {
+		return -1, -1, err
+	}
+	foundEpoch, endOffset = p.epochEnd(v.leaderEpoch, epoch)
+	return foundEpoch, endOffset, nil
+}
+
+// DeleteRecords moves the log start offset to offset, -1 for the high watermark, and returns the low watermark: the least start offset of all live replicas. Batches are kept whole. Above
+// the high watermark it is ErrOffsetOutOfRange of package log (L17).
+func (p *Partition) DeleteRecords(ctx context.Context, offset int64, currentLeaderEpoch int32) (lowWatermark int64, err error) {
+	done := make(trimWaiter, 1)
+	p.mu.Lock()
+	now := p.m.now()
+	deadline := Never
+	if t, ok := ctx.Deadline(); ok {
+		deadline = now + Instant(max(time.Until(t), 0))
+	}
+	w := p.mu.waiters.add(slot{waiter: done})
+	p.step(now, &DeleteRecords{Waiter: w, LeaderEpoch: currentLeaderEpoch, Offset: offset, Deadline: deadline})
+	trim := p.mu.trimTo
+	p.mu.trimTo = -1
+	p.armTimer(now)
+	p.unlock()
+	if trim >= 0 {
+		p.trim(trim)
+	}
+	select {
+	case r := <-done:
+		return r.BaseOffset, r.Err
+	case <-ctx.Done():
+		// The core answers at its deadline at the latest, or never cared for one: the channel has room, nobody waits for us.
+		return -1, fmt.Errorf("delete records of %s-%d: %w: %w", p.topic.name, p.partition, ErrTimeout, ctx.Err())
+	}
+}
+
+// trim makes the new start durable, outside the lock: it may take several syncs (W15).
+func (p *Partition) trim(to int64) {
+	err := p.log.TrimPrefix(to)
+	if err != nil {
+		err = p.storageError("trim", err)
+	}
+	p.mu.Lock()
+	p.startMovedLocked(&StartMoved{StartOffset: p.log.StartOffset(), Err: err})
+	p.unlock()
+}
+
+// trimWaiter receives the result of a DeleteRecords.
+type trimWaiter chan AppendResult
+
+// Appended implements AppendWaiter.
+func (w trimWaiter) Appended(_ int, r AppendResult) { w <- r }
+
+// epochAt returns the leader epoch of the first batch at offset: the leader's own at the end of the log, -1 if it is not known.
+func (p *Partition) epochAt(offset int64, leaderEpoch int32) int32 {
+	if offset >= p.log.EndOffset() {
+		return leaderEpoch
+	}
+	_, _, epoch, err := p.log.OffsetForTime(math.MinInt64, math.MaxInt64)
+	if err != nil {
+		return -1
+	}
+	return epoch
+}

@@ -1,0 +1,338 @@
+package replication
+
+import (
+	"log/slog"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace/log"
+	"github.com/millrace/millrace/log/record"
+	"github.com/millrace/millrace/metadata"
+)
+
+// Partition is one replica on this broker: the core, its log, and those that wait for them. All methods may be called from any goroutine.
+type Partition struct {
+	m         *Manager
+	topic     *topicState
+	partition int32
+	log       *log.Log
+	logger    *slog.Logger
+
+	// What readers need, published by whoever holds the lock. A reader takes view before highWatermark and that before the log's end, so that it never
+	// sees a mark above the end.
+	view          atomic.Pointer[view]
+	highWatermark atomic.Int64
+	// seenStart is the log start offset the core knows: the tick compares it with the log's without the lock.
+	seenStart atomic.Int64
+
+	queue struct {
+		sync.Mutex
+		pending, spare []queued
+		draining       bool // somebody is in drain
+	}
+	// flushed is set by the log's committer, which never waits for the lock: whoever holds it looks once more before and after letting go (see unlock).
+	flushed atomic.Bool
+
+	// committed holds consumers, which wait for the high watermark; tail holds followers, which wait for the log's end.
+	committed, tail waiterList
+
+	mu struct {
+		sync.Mutex
+		core    *Core
+		waiters waiterTable
+		pace    pace
+		done    outcomes // to deliver by unlock
+		failed  int      // produce requests refused since last counted
+		timer   *time.Timer
+		armed   Instant // when the timer fires, Never when it is not armed
+		// Wanted by the core and done without the lock by whoever stepped it: both may take an fsync.
+		wantFlush bool
+		trimTo    int64 // -1: none
+		scratch   scratch
+	}
+}
+
+// scratch is reused by each round of appends; guarded by the partition's lock.
+type scratch struct {
+	produce   Produce
+	flushed   Flushed
+	sets      []log.Set
+	out       []log.Appended
+	appending []Appended
+}
+
+// view is what the core last published for readers. Immutable.
+type view struct {
+	role        Role
+	leader      metadata.BrokerID
+	leaderEpoch int32
+	available   bool // the high watermark may be told as "latest" (R7)
+	isr         []metadata.BrokerID
+	preferred   metadata.BrokerID // the first replica
+	replicas    int
+	minInsync   int
+	err         error // RoleHalted: why
+}
+
+// check says whether a request that believes in the given leader epoch, -1 for any, may be served.
+func (v *view) check(epoch int32) error {
+	switch {
+	case v.role == RoleHalted:
+		return v.err
+	case v.role != RoleLeader:
+		return ErrNotLeader
+	case epoch == -1 || epoch == v.leaderEpoch:
+		return nil
+	case epoch < v.leaderEpoch:
+		return ErrFencedLeaderEpoch
+	default:
+		return ErrUnknownLeaderEpoch
+	}
+}
+
+// newPartition makes the partition of an open log. It leads and follows nothing until it is told the committed metadata.
+func newPartition(m *Manager, topic *topicState, partition int32, l *log.Log, restart Restart) *Partition {
+	p := &Partition{m: m, topic: topic, partition: partition, log: l, logger: m.logger.With("topic", topic.name, "partition", partition)}
+	p.mu.core = NewCore(m.cfg.BrokerID)
+	p.mu.armed, p.mu.trimTo = Never, -1
+	p.view.Store(&view{leader: metadata.NoBroker, leaderEpoch: -1})
+	p.mu.Lock()
+	p.step(m.now(), &restart)
+	p.seenStart.Store(restart.StartOffset)
+	p.unlock()
+	l.Notify(func(int64) { p.notifyFlushed() })
+	return p
+}
+
+// Topic returns the name of the topic.
+func (p *Partition) Topic() string { return p.topic.name }
+
+// TopicID returns the id of the topic.
+func (p *Partition) TopicID() metadata.TopicID { return p.topic.id }
+
+// ID returns the partition's number.
+func (p *Partition) ID() int32 { return p.partition }
+
+// Settings returns the present settings of the topic. They are shared and immutable; a change makes new ones.
+func (p *Partition) Settings() *metadata.TopicSettings { return p.topic.settings.Load() }
+
+// Leader returns the committed leader, metadata.NoBroker when there is none, and the leader epoch, -1 before any.
+func (p *Partition) Leader() (metadata.BrokerID, int32) {
+	v := p.view.Load()
+	return v.leader, v.leaderEpoch
+}
+
+// LeaderEpoch returns the leader epoch the replica acts in, -1 before any.
+func (p *Partition) LeaderEpoch() int32 { return p.view.Load().leaderEpoch }
+
+// IsLeader says whether this broker leads the partition.
+func (p *Partition) IsLeader() bool { return p.view.Load().role == RoleLeader }
+
+// HighWatermark returns the first offset not known to be committed.
+func (p *Partition) HighWatermark() int64 { return p.highWatermark.Load() }
+
+// StartOffset returns the first offset of the log.
+func (p *Partition) StartOffset() int64 { return p.log.StartOffset() }
+
+// EndOffset returns the next offset to be assigned.
+func (p *Partition) EndOffset() int64 { return p.log.EndOffset() }
+
+// step feeds the core one event and does what it answers. The lock is held.
+func (p *Partition) step(now Instant, ev Event) {
+	for _, a := range p.mu.core.Step(now, ev) {
+		p.do(a)
+	}
+}
+
+// do carries out one action. The lock is held. ActionAppend is done by appendAll and ActionAnswerFetch by readFollower, which have the request at hand. A broker that
+// is alone never follows and has no ISR to change: the actions of a follower come with the peers that answer them.
+func (p *Partition) do(a Action) {
+	switch a.Kind {
+	case ActionComplete:
+		p.complete(a)
+	case ActionSetHW:
+		p.moveHighWatermark(a.Offset)
+	case ActionRole:
+		p.publish()
+	case ActionFlush:
+		p.mu.wantFlush = true
+	case ActionTrim:
+		p.mu.trimTo = max(p.mu.trimTo, a.Offset)
+	case ActionHalt:
+		p.logger.Error("replica halted", "offset", a.Offset, "high watermark", p.highWatermark.Load(), "err", a.Err)
+	}
+}
+
+func (p *Partition) complete(a Action) {
+	s := p.mu.waiters.remove(a.Waiter)
+	if a.Err != nil && s.produce {
+		p.mu.failed++
+	}
+	c := p.mu.core
+	p.mu.done.results = append(p.mu.done.results, outcome{s, AppendResult{
+		BaseOffset: a.Offset, LogStartOffset: p.log.StartOffset(), LeaderID: c.Leader(), LeaderEpoch: c.LeaderEpoch(), Err: a.Err,
+	}})
+}
+
+func (p *Partition) moveHighWatermark(to int64) {
+	p.highWatermark.Store(to)
+	p.log.SetHighWatermark(to)
+	bytes := p.mu.pace.passed(to, p.m.now(), p.m.metrics.lag)
+	if bytes == 0 {
+		bytes = math.MaxInt32 // appended before this leader's time: their size is not known here, and who waits looks for itself
+	}
+	p.committed.advance(to, bytes, &p.mu.done)
+}
+
+// publish makes the core's state visible to readers, and wakes those whose answer it changes.
+func (p *Partition) publish() {
+	c, old := p.mu.core, p.view.Load()
+	v := &view{role: c.role, leader: c.leader, leaderEpoch: c.leaderEpoch, available: c.OffsetAvailable(), isr: slices.Clone(c.isr), replicas: len(c.replicas), minInsync: c.policy.MinInsync, err: c.haltErr}
+	if len(c.replicas) > 0 {
+		v.preferred = c.replicas[0].ID
+	}
+	p.view.Store(v)
+	if v.role == old.role && v.leaderEpoch == old.leaderEpoch {
+		return
+	}
+	p.mu.pace.reset()
+	p.committed.wakeBelow(math.MaxInt64, &p.mu.done)
+	p.tail.wakeBelow(math.MaxInt64, &p.mu.done)
+	p.logger.Info("role changed", "role", v.role.String(), "leader", v.leader, "leader epoch", v.leaderEpoch, "high watermark", c.highWatermark, "end", c.end)
+}
+
+// notifyFlushed is called by the log's committer. It must not wait for the lock: an appender may hold it while it waits for the committer.
+func (p *Partition) notifyFlushed() {
+	p.flushed.Store(true)
+	if p.mu.TryLock() {
+		p.unlock()
+	}
+}
+
+// unlock ends the critical section: it takes in what the committer reported meanwhile, lets go, and makes the calls that are due.
+func (p *Partition) unlock() {
+	for {
+		if p.flushed.Swap(false) {
+			// Asked under the lock, not taken from the report: a cut of the log happens under the same lock, so the answer is about the present log (W7).
+			ev := &p.mu.scratch.flushed
+			*ev = Flushed{LogGeneration: p.mu.core.Generation(), DurableEnd: p.log.DurableEnd()}
+			p.step(p.m.now(), ev)
+		}
+		var due *outcomes
+		if !p.mu.done.empty() {
+			due = outcomesPool.Get().(*outcomes)
+			*due, p.mu.done = p.mu.done, *due
+		}
+		p.mu.Unlock()
+		if due != nil {
+			due.deliver()
+			outcomesPool.Put(due)
+		}
+		// A report that found the lock taken is seen here, because it was stored before the lock was tried.
+		if !p.flushed.Load() || !p.mu.TryLock() {
+			return
+		}
+	}
+}
+
+// armTimer sees to a Tick when the next request runs out of time. The lock is held. Under steady load the timer is armed once for the oldest request and fires once per timeout.
+func (p *Partition) armTimer(now Instant) {
+	next := p.mu.core.NextDeadline()
+	if next >= p.mu.armed {
+		return
+	}
+	p.mu.armed = next
+	d := time.Duration(max(next-now, 0))
+	if p.mu.timer == nil {
+		p.mu.timer = time.AfterFunc(d, p.expire)
+		return
+	}
+	p.mu.timer.Reset(d)
+}
+
+func (p *Partition) expire() {
+	p.mu.Lock()
+	now := p.m.now()
+	p.mu.armed = Never
+	p.step(now, &Tick{})
+	p.armTimer(now)
+	p.unlock()
+}
+
+// apply tells the core the committed record of the partition.
+func (p *Partition) apply(delta *MetadataDelta) {
+	p.mu.Lock()
+	p.step(p.m.now(), delta)
+	p.unlock()
+}
+
+// configure makes the log and the core follow the topic's settings.
+func (p *Partition) configure(settings log.Settings, policy Policy) {
+	if p.log.Settings() != settings {
+		p.log.Configure(settings)
+	}
+	p.mu.Lock()
+	p.step(p.m.now(), &Configure{Policy: policy})
+	flush := p.mu.wantFlush
+	p.mu.wantFlush = false
+	p.publish()
+	p.unlock()
+	if flush {
+		if err := p.log.Flush(); err != nil {
+			p.logger.Error("flush after millrace.flush.ack was switched on failed", "err", p.storageError("flush", err))
+		}
+	}
+}
+
+// startMoved looks whether retention moved the log start.
+func (p *Partition) startMoved() {
+	start := p.log.StartOffset()
+	p.mu.Lock()
+	p.startMovedLocked(&StartMoved{StartOffset: start})
+	p.unlock()
+}
+
+func (p *Partition) startMovedLocked(ev *StartMoved) {
+	p.step(p.m.now(), ev)
+	p.seenStart.Store(p.mu.core.StartOffset())
+	p.committed.wakeBelow(ev.StartOffset, &p.mu.done)
+	p.tail.wakeBelow(ev.StartOffset, &p.mu.done)
+}
+
+// fail halts the partition: the directory is poisoned.
+func (p *Partition) fail(err error) {
+	p.mu.Lock()
+	p.step(p.m.now(), &StorageFailed{Err: err})
+	p.unlock()
+}
+
+// remove ends the partition: nothing is served any more, everything that waits is told err. The log is the caller's.
+func (p *Partition) remove(err error) {
+	p.mu.Lock()
+	p.step(p.m.now(), &Removed{Err: err})
+	if p.mu.timer != nil {
+		p.mu.timer.Stop()
+	}
+	p.unlock()
+}
+
+// addWaiter registers the waiter of a produce request. The lock is held.
+func (p *Partition) addWaiter(w AppendWaiter, index int) Waiter {
+	return p.mu.waiters.add(slot{waiter: w, index: index, produce: true})
+}
+
+// countRecords adds up the records of whole batches.
+func countRecords(b []byte) (n int64) {
+	for len(b) > 0 {
+		batch, rest, err := record.Next(b)
+		if err != nil {
+			return n
+		}
+		n += int64(batch.Count())
+		b = rest
+	}
+	return n
+}

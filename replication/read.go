@@ -1,0 +1,151 @@
+package replication
+
+import (
+	"github.com/millrace/millrace/log"
+	"github.com/millrace/millrace/metadata"
+)
+
+// NoReplica is the ReplicaID of a consumer.
+const NoReplica = metadata.BrokerID(-1)
+
+// ReadRequest asks a partition for record batches. The zero value is not a consumer's: start from [NewReadRequest].
+type ReadRequest struct {
+	// Offset is the first offset wanted; the first batch returned is the one that holds it and may begin below.
+	Offset int64
+	// MaxBytes bounds the answer; whole batches only.
+	MaxBytes int
+	// MinOne returns the first batch even if it is larger than MaxBytes.
+	MinOne bool
+	// Committed reads below the last stable offset only (read_committed).
+	Committed bool
+	// CurrentLeaderEpoch is the leader epoch the caller believes in, -1 for any.
+	CurrentLeaderEpoch int32
+	// LastFetchedEpoch is the leader epoch of the last batch the caller holds, -1 for none (KIP-595).
+	LastFetchedEpoch int32
+	// ReplicaID is the broker that follows, [NoReplica] for consumers. A follower reads up to the log's end, and its Offset is its report of what it holds. Only a
+	// handler on the brokers' own listener may set it (S5).
+	ReplicaID metadata.BrokerID
+	// BrokerEpoch and LogStartOffset are the follower's.
+	BrokerEpoch    int64
+	LogStartOffset int64
+}
+
+// NewReadRequest returns the request of a consumer without epochs.
+func NewReadRequest(offset int64, maxBytes int) ReadRequest {
+	return ReadRequest{Offset: offset, MaxBytes: maxBytes, CurrentLeaderEpoch: -1, LastFetchedEpoch: -1, ReplicaID: NoReplica, BrokerEpoch: -1, LogStartOffset: -1}
+}
+
+// ReadResult is the answer to a ReadRequest.
+type ReadResult struct {
+	// Slice holds whole batches; empty when there is nothing to read, diverging epochs or an error. The caller releases it.
+	Slice log.Slice
+	// HighWatermark, LastStableOffset, LogStartOffset and LogEndOffset are those of the time of the read; -1 with an error other than ErrOffsetOutOfRange of package log.
+	HighWatermark, LastStableOffset, LogStartOffset, LogEndOffset int64
+	// LeaderID and LeaderEpoch are those known here, also with an error.
+	LeaderID    metadata.BrokerID
+	LeaderEpoch int32
+	// DivergingEpoch ≥ 0 says that the caller's log and this one differ: the largest epoch ≤ LastFetchedEpoch here, and the offset at which it ends.
+	DivergingEpoch int32
+	DivergingEnd   int64
+	Err            error
+}
+
+// Read returns what a consumer may see: batches below the high watermark. An offset between the high watermark and the log's end gives no records and no error; below the
+// log's start or above its end it is ErrOffsetOutOfRange of package log.
+func (p *Partition) Read(r ReadRequest) ReadResult {
+	if r.ReplicaID >= 0 {
+		return p.readFollower(r)
+	}
+	v := p.view.Load()
+	res := newReadResult(v)
+	if res.Err = v.check(r.CurrentLeaderEpoch); res.Err != nil {
+		p.topic.metrics.fetched(res.Err)
+		return res
+	}
+	limit := p.marks(&res)
+	if r.LastFetchedEpoch >= 0 {
+		epoch, end := p.epochEnd(v.leaderEpoch, r.LastFetchedEpoch)
+		switch {
+		case epoch < 0 && r.Offset > res.LogStartOffset:
+			res.Err = p.storageError("read", log.ErrOffsetOutOfRange)
+		case epoch >= 0 && (epoch < r.LastFetchedEpoch || end < r.Offset):
+			res.DivergingEpoch, res.DivergingEnd = epoch, end
+		}
+	}
+	if res.Err == nil && res.DivergingEpoch < 0 {
+		p.read(&res, r, limit)
+	}
+	p.topic.metrics.fetched(res.Err)
+	p.topic.metrics.bytesOut.Add(int64(res.Slice.Len()))
+	return res
+}
+
+func newReadResult(v *view) ReadResult {
+	return ReadResult{HighWatermark: -1, LastStableOffset: -1, LogStartOffset: -1, LogEndOffset: -1, LeaderID: v.leader, LeaderEpoch: v.leaderEpoch, DivergingEpoch: -1, DivergingEnd: -1}
+}
+
+// marks fills in the offsets and returns up to where a consumer may read. The high watermark is taken before the end and the start, so that it is never above the end.
+func (p *Partition) marks(res *ReadResult) (limit int64) {
+	limit = p.highWatermark.Load()
+	res.LogStartOffset, res.LogEndOffset = p.log.StartOffset(), p.log.EndOffset()
+	res.HighWatermark, res.LastStableOffset = limit, limit // no transaction can be open before there is a coordinator (D11)
+	return limit
+}
+
+// read reads batches that end at or below limit.
+func (p *Partition) read(res *ReadResult, r ReadRequest, limit int64) {
+	if r.Offset < res.LogStartOffset || r.Offset > res.LogEndOffset {
+		res.Err = p.storageError("read", log.ErrOffsetOutOfRange)
+		return
+	}
+	if r.Offset >= limit || (r.MaxBytes <= 0 && !r.MinOne) {
+		return
+	}
+	s, err := p.log.Read(r.Offset, limit, r.MaxBytes, r.MinOne)
+	if err != nil {
+		res.Err = p.storageError("read", err)
+		return
+	}
+	res.Slice = s
+}
+
+// readFollower lets the core judge the fetch of a follower, which is also its report of what it holds (R9, R12), and reads up to the log's end.
+func (p *Partition) readFollower(r ReadRequest) ReadResult {
+	p.mu.Lock()
+	c := p.mu.core
+	ev := &FetchRequest{Replica: r.ReplicaID, BrokerEpoch: r.BrokerEpoch, LeaderEpoch: r.CurrentLeaderEpoch, Offset: r.Offset, LastEpoch: r.LastFetchedEpoch, StartOffset: r.LogStartOffset, FoundEpoch: -1, FoundEnd: -1}
+	if r.LastFetchedEpoch >= 0 {
+		ev.FoundEpoch, ev.FoundEnd = p.epochEnd(c.LeaderEpoch(), r.LastFetchedEpoch)
+	}
+	var answer Action
+	for _, a := range c.Step(p.m.now(), ev) {
+		if a.Kind == ActionAnswerFetch {
+			answer = a
+			continue
+		}
+		p.do(a)
+	}
+	res := newReadResult(p.view.Load())
+	if answer.Err == nil || answer.Err == errOutOfRange {
+		p.marks(&res)
+	}
+	p.unlock()
+	res.DivergingEpoch, res.DivergingEnd, res.Err = answer.DivergingEpoch, answer.DivergingEnd, answer.Err
+	if res.Err == nil && res.DivergingEpoch < 0 {
+		p.read(&res, r, res.LogEndOffset)
+		p.topic.metrics.replicationBytesOut.Add(int64(res.Slice.Len()))
+	}
+	return res
+}
+
+// epochEnd returns the largest epoch ≤ the given one and the offset at which it ends; -1, -1 when there is none. A leader's own epoch begins at its election, even before the first
+// append in it (R4).
+func (p *Partition) epochEnd(leaderEpoch, epoch int32) (int32, int64) {
+	switch {
+	case epoch == leaderEpoch:
+		return epoch, p.log.EndOffset()
+	case epoch < 0 || epoch > leaderEpoch:
+		return -1, -1
+	}
+	return p.log.EpochEnd(epoch)
+}

@@ -1,0 +1,350 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/log"
+	"github.com/millrace/millrace/metadata"
+)
+
+// reconcileLoop makes the partitions follow the metadata. It is the only writer of the table.
+func (m *Manager) reconcileLoop(ctx context.Context) {
+	w := m.cfg.Store.Watch()
+	defer w.Close()
+	retry := time.NewTicker(m.cfg.RetryInterval)
+	defer retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case err := <-m.failed:
+			m.fail(err)
+		case <-w.C():
+			m.reconcile(m.cfg.Store.Image())
+		case <-retry.C:
+			if len(m.retry) > 0 {
+				m.reconcileAgain()
+			}
+		}
+	}
+}
+
+// reconcile acts on an image: on all of it the first time, on what has changed later.
+func (m *Manager) reconcile(img *metadata.Image) {
+	self := img.Broker(m.cfg.BrokerID)
+	if self == nil || self.Incarnation != m.cfg.Incarnation {
+		if m.applied != nil {
+			m.fail(fmt.Errorf("broker %d: %w", m.cfg.BrokerID, errSuperseded))
+		}
+		// M16: what this image says about us was said to an earlier process. It may have promised what this one's disk no longer holds.
+		return
+	}
+	old := m.applied
+	next := m.table.Load().clone()
+	round := &round{m: m, img: img, next: next}
+	if old == nil {
+		round.adopt()
+	}
+	config := m.cfg.BrokerConfig()
+	if old != nil && (!maps.Equal(config, m.brokerConfig) || !slices.Equal(img.Brokers(), old.Brokers())) {
+		// What all topics inherit, or who all the peers are, has changed.
+		m.brokerConfig = config
+		for t := range img.Topics() {
+			if pl := next.byID[t.ID]; pl != nil {
+				round.refresh(pl, t)
+			}
+		}
+	}
+	m.brokerConfig = config
+	for before, after := range img.ChangedTopics(old) {
+		if before != nil && (after == nil || after.ID != before.ID) {
+			round.drop(before.ID)
+		}
+		if after != nil {
+			round.place(after)
+		}
+	}
+	round.finish()
+	m.applied, m.marks = img, nil
+	m.advanceVersion(img.Version())
+	if old == nil {
+		close(m.ready)
+	}
+}
+
+// reconcileAgain tries once more what could not be opened or created.
+func (m *Manager) reconcileAgain() {
+	round := &round{m: m, img: m.applied, next: m.table.Load().clone()}
+	again := map[metadata.TopicID]struct{}{}
+	for k := range m.retry {
+		again[k.id] = struct{}{}
+	}
+	clear(m.retry)
+	for id := range again {
+		if t := m.applied.TopicByID(id); t != nil {
+			round.place(t)
+		}
+	}
+	round.finish()
+}
+
+func (m *Manager) advanceVersion(to uint64) {
+	m.version.Lock()
+	defer m.version.Unlock()
+	if to > m.version.at {
+		m.version.at = to
+		close(m.version.changed)
+		m.version.changed = make(chan struct{})
+	}
+}
+
+// round is the work on one image: what takes I/O is collected and done by a few workers at once.
+type round struct {
+	m    *Manager
+	img  *metadata.Image
+	next *table
+	jobs []func()
+	// started are the partitions to tell the metadata once they are in the table.
+	started []startedPartition
+	mu      sync.Mutex // guards what jobs write: offline maps, partitions, started, retry
+}
+
+type startedPartition struct {
+	p     *Partition
+	delta *MetadataDelta
+}
+
+// adopt looks at every log found on disk. What the metadata does not know is kept aside, never deleted (L12, I16); a name that does not fit the id is of another topic (L21).
+func (r *round) adopt() {
+	m := r.m
+	for _, l := range m.cfg.Dir.Logs() {
+		id := metadata.TopicID(l.TopicID())
+		t := r.img.TopicByID(id)
+		logger := m.logger.With("topic", l.Topic(), "topic id", id.String(), "partition", l.Partition())
+		switch {
+		case t == nil && r.img.Tombstone(id):
+			r.job(func() {
+				logger.Info("partition deleted", "reason", "its topic was deleted while this broker was away")
+				if err := m.cfg.Dir.Delete(l); err != nil {
+					logger.Error("partition not deleted", "err", err)
+				}
+			})
+		case t == nil:
+			r.setAside(l, "the metadata does not know the topic id")
+		case t.Name != l.Topic():
+			r.setAside(l, fmt.Sprintf("the topic with this id is called %s", t.Name))
+		case int(l.Partition()) >= len(t.Partitions) || !slices.Contains(t.Partitions[l.Partition()].Replicas, m.cfg.BrokerID):
+			r.setAside(l, "the partition is not assigned to this broker")
+		}
+	}
+	r.run() // a name must be free before a topic that now bears it is created
+}
+
+func (r *round) setAside(l *log.Log, reason string) {
+	m := r.m
+	r.job(func() {
+		m.logger.Warn("partition set aside", "topic", l.Topic(), "topic id", metadata.TopicID(l.TopicID()).String(), "partition", l.Partition(), "reason", reason)
+		if err := m.cfg.Dir.SetAside(l); err != nil {
+			m.logger.Error("partition not set aside", "topic", l.Topic(), "partition", l.Partition(), "err", err)
+		}
+	})
+}
+
+// drop ends the partitions of a topic that is no longer in the metadata.
+func (r *round) drop(id metadata.TopicID) {
+	pl := r.next.byID[id]
+	if pl == nil {
+		return
+	}
+	r.next.remove(pl)
+	for _, p := range pl.partitions {
+		if p != nil {
+			r.remove(p, r.img.Tombstone(id), "its topic was deleted")
+		}
+	}
+	for i := range pl.offline {
+		delete(r.m.retry, checkpointKey{id, i})
+	}
+}
+
+// remove ends a partition and deletes its log if the deletion is committed, else keeps it aside.
+func (r *round) remove(p *Partition, committed bool, reason string) {
+	m := r.m
+	p.remove(ErrDeleted)
+	r.job(func() {
+		var err error
+		if committed {
+			p.logger.Info("partition deleted", "topic id", p.topic.id.String(), "reason", reason)
+			err = m.cfg.Dir.Delete(p.log)
+		} else {
+			p.logger.Warn("partition set aside", "topic id", p.topic.id.String(), "reason", reason)
+			err = m.cfg.Dir.SetAside(p.log)
+		}
+		if err != nil {
+			p.logger.Error("partition not removed from the log directory", "err", err)
+		}
+	})
+}
+
+// place makes this broker's part of a topic as the metadata has it.
+func (r *round) place(t *metadata.Topic) {
+	m := r.m
+	old := r.next.byID[t.ID]
+	if other := r.next.byName[t.Name]; other != nil && other.id != t.ID {
+		r.drop(other.id)
+	}
+	local := slices.ContainsFunc(t.Partitions, func(p metadata.Partition) bool { return slices.Contains(p.Replicas, m.cfg.BrokerID) })
+	if old == nil && !local {
+		return
+	}
+	pl := &placement{partitions: make([]*Partition, len(t.Partitions)), offline: map[int32]error{}}
+	if old != nil {
+		pl.topicState = old.topicState
+		copy(pl.partitions, old.partitions)
+	} else {
+		pl.topicState = &topicState{name: t.Name, id: t.ID, metrics: new(topicMetrics)}
+	}
+	settings := r.settings(pl, t)
+	for i := range t.Partitions {
+		id, rec := int32(i), &t.Partitions[i]
+		p := pl.partitions[i]
+		switch {
+		case !slices.Contains(rec.Replicas, m.cfg.BrokerID):
+			if p != nil {
+				pl.partitions[i] = nil
+				r.remove(p, true, "the partition was assigned to other brokers")
+			}
+		case p != nil:
+			if settings != nil {
+				p.configure(logSettings(settings), m.cfg.policy(settings, len(rec.Replicas)))
+			}
+			p.apply(r.delta(rec))
+		default:
+			r.job(func() { r.open(pl, id, rec) })
+		}
+	}
+	r.next.put(pl)
+}
+
+// refresh tells the partitions of a topic what they inherit, and who their peers are.
+func (r *round) refresh(pl *placement, t *metadata.Topic) {
+	settings := r.settings(pl, t)
+	for i, p := range pl.partitions {
+		if p == nil || i >= len(t.Partitions) {
+			continue
+		}
+		rec := &t.Partitions[i]
+		if settings != nil {
+			p.configure(logSettings(settings), r.m.cfg.policy(settings, len(rec.Replicas)))
+		}
+		if len(rec.Replicas) > 1 {
+			p.apply(r.delta(rec))
+		}
+	}
+}
+
+// settings resolves the topic's settings; nil when they have not changed.
+func (r *round) settings(pl *placement, t *metadata.Topic) *metadata.TopicSettings {
+	s, err := metadata.ResolveTopicSettings(r.m.brokerConfig, t.Configs)
+	if err != nil {
+		// The controller checked them when they were set: an older binary's value, or the broker's own file. The topic goes on with what it has.
+		r.m.logger.Error("topic configuration not usable", "topic", t.Name, "err", err)
+		if pl.topicState.settings.Load() != nil {
+			return nil
+		}
+		if s, err = metadata.ResolveTopicSettings(nil, nil); err != nil {
+			panic(fmt.Sprintf("the default topic settings do not resolve: %v", err))
+		}
+	}
+	if old := pl.topicState.settings.Load(); old != nil && *old == s {
+		return nil
+	}
+	pl.topicState.settings.Store(&s)
+	return &s
+}
+
+// open opens or creates the log of a partition and makes the partition of it.
+func (r *round) open(pl *placement, id int32, rec *metadata.Partition) {
+	m := r.m
+	settings := pl.topicState.settings.Load()
+	key := checkpointKey{pl.id, id}
+	restart := Restart{Clean: m.cfg.Dir.CleanStart(), Policy: m.cfg.policy(settings, len(rec.Replicas))}
+	l, found := m.cfg.Dir.Lookup(pl.id, id)
+	if found {
+		l.Configure(logSettings(settings))
+		restart.HighWatermark = m.marks[key] // nil after the first round: a log that appears later is new
+	} else {
+		var err error
+		if l, err = m.cfg.Dir.Create(pl.name, pl.id, id, 0, logSettings(settings)); err != nil {
+			err = fmt.Errorf("create partition %s-%d: %w: %w", pl.name, id, ErrOffline, err)
+			m.logger.Error("partition is offline", "topic", pl.name, "partition", id, "err", err)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			pl.offline[id] = err
+			m.retry[key] = struct{}{}
+			if errors.Is(err, log.ErrPoisoned) {
+				m.storageFailed(fmt.Errorf("%w: %w", ErrStorage, err))
+			}
+			return
+		}
+	}
+	restart.StartOffset, restart.DurableEnd, restart.EndOffset, restart.LastEpoch = l.StartOffset(), l.DurableEnd(), l.EndOffset(), l.LastEpoch()
+	p := newPartition(m, pl.topicState, id, l, restart)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pl.partitions[id] = p
+	r.started = append(r.started, startedPartition{p, r.delta(rec)})
+}
+
+// delta is the partition's record as the core takes it.
+func (r *round) delta(rec *metadata.Partition) *MetadataDelta {
+	d := &MetadataDelta{Leader: rec.Leader, LeaderEpoch: rec.LeaderEpoch, PartitionEpoch: rec.PartitionEpoch, ISR: rec.ISR}
+	for _, id := range rec.Replicas {
+		peer := Peer{ID: id, BrokerEpoch: -1, Fenced: true}
+		if b := r.img.Broker(id); b != nil {
+			peer.BrokerEpoch, peer.Fenced = b.Epoch, b.Fenced
+		}
+		d.Replicas = append(d.Replicas, peer)
+	}
+	return d
+}
+
+func (r *round) job(fn func()) { r.jobs = append(r.jobs, fn) }
+
+// run does the collected jobs, Workers at a time.
+func (r *round) run() {
+	jobs := r.jobs
+	r.jobs = nil
+	if len(jobs) == 0 {
+		return
+	}
+	work := make(chan func())
+	var wg sync.WaitGroup
+	for range min(r.m.cfg.Workers, len(jobs)) {
+		wg.Go(func() {
+			for fn := range work {
+				fn()
+			}
+		})
+	}
+	for _, fn := range jobs {
+		work <- fn
+	}
+	close(work)
+	wg.Wait()
+}
+
+// finish does the jobs, lets the new partitions lead, and publishes the table: who finds a partition there finds it ready.
+func (r *round) finish() {
+	r.run()
+	for _, s := range r.started {
+		s.p.apply(s.delta)
+	}
+	r.m.table.Store(r.next)
+}
