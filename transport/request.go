@@ -56,3 +56,49 @@ func (r *Request) Context() context.Context { return r.Conn.ctx }
 
 // Draining is closed when the server begins to shut down: a long poll may then answer at once with what it has.
 func (r *Request) Draining() <-chan struct{} { return r.Conn.server.draining }
+
+// Reply answers the request. A Message is encoded before Reply returns. Reply doesn't touch the socket and doesn't block: what it
+// queued is written by the reader goroutine after Handle returned, or by the writer goroutine if that was before. A second answer to the same
+// request is logged and dropped.
+func (r *Request) Reply(resp Response) { r.Conn.answer(r, resp, "") }
+
+// ReplyThrottled is Reply for a response that carries mute as its throttle time (KIP-219): the connection's socket isn't read for so
+// long, since not every client obeys.
+func (r *Request) ReplyThrottled(resp Response, mute time.Duration) {
+	r.Conn.mute(mute)
+	r.Conn.answer(r, resp, "")
+}
+
+// ReplyThenClose is Reply, after which the connection is closed, once everything up to this response has been sent. Requests behind this one
+// are no longer handled.
+func (r *Request) ReplyThenClose(resp Response, reason string) {
+	if reason == "" {
+		reason = "closed by the handler"
+	}
+	r.Conn.answer(r, resp, reason)
+}
+
+// ReplyFunc answers the request with what fn returns. fn runs when the request's turn has come, on the goroutine that writes to the
+// connection; it isn't called when the connection has died by then. For answers that are made by reading, such as a woken fetch: the
+// waker pays nothing, and what is read is sent at once. fn must not block.
+func (r *Request) ReplyFunc(fn func() Response) { r.Conn.settle(r, slot{fn: fn}) }
+
+// ReplyNothing ends the request without an answer: produce with acks=0.
+func (r *Request) ReplyNothing() { r.Conn.settle(r, slot{}) }
+
+// CloseConn ends the request by closing the connection, after the answers to earlier requests have been sent: what a client with acks=0
+// is told of an error. Requests behind this one are no longer handled.
+func (r *Request) CloseConn(reason string) {
+	if reason == "" {
+		reason = "closed by the handler"
+	}
+	r.Conn.settle(r, slot{closeReason: reason})
+}
+
+// Go runs fn on a goroutine of the server, for a handler that has to block, such as one that waits for Raft. It must be called during
+// Handle. A panic in fn is handled like one in Handle; fn should end soon after the request's context. The connection's later
+// requests are handled meanwhile.
+func (r *Request) Go(fn func()) {
+	s := r.Conn.server
+	s.tasks.Go(func() { r.Conn.guard("a request's goroutine", fn) })
+}

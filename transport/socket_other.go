@@ -1,0 +1,8 @@
+//go:build !linux
+
+package transport
+
+import "net"
+
+// setUserTimeout does nothing: the kernel's own limit of retransmissions and the idle timeout find dead peers, only later.
+func setUserTimeout(*net.TCPConn) {}
