@@ -1,0 +1,112 @@
+package kafka
+
+import (
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// api is one line of the version table: what is advertised, what is served and
+// who serves it.
+type api struct {
+	key  int16
+	name string // Kafka's, as in metrics and logs
+
+	// ApiVersions advertises minAdvertised to max; the dispatcher serves
+	// minServed to max and closes the connection below or above. The two
+	// minima differ only where a client switches a feature off unless it
+	// sees a low version (protocol.md 3.2): minAdvertised ≤ minServed ≤ max.
+	minAdvertised, minServed, max int16
+
+	// flexible is the first version with tagged fields (KIP-482), -1 if the
+	// API has none: it decides the request and response header.
+	flexible int16
+
+	// serve answers one request. It is called on the connection's reader
+	// goroutine, in request order.
+	serve func(h *Handlers, c *call)
+}
+
+// table is the one place that says which APIs and versions this broker speaks.
+// A maximum is a promise about behaviour (design D13): it moves up when the
+// semantics of the version are here, and never because the codec knows a newer
+// layout.
+//
+// Produce 0 to 2 are advertised and refused, as Kafka does, because librdkafka
+// before 2.11 turns compression off otherwise; FindCoordinator is here before
+// groups for the same reason (lz4).
+func table() []api {
+	return []api{
+		{keyProduce, "Produce", 0, 3, 13, 9, (*Handlers).produce},
+		{keyFetch, "Fetch", 4, 4, 17, 12, answerLater((*Handlers).fetch)},
+		{keyListOffsets, "ListOffsets", 1, 1, 10, 6, answer((*Handlers).listOffsets)},
+		{keyMetadata, "Metadata", 0, 0, 13, 9, answer((*Handlers).metadata)},
+		{keyFindCoordinator, "FindCoordinator", 0, 0, 5, 3, answer((*Handlers).findCoordinator)},
+		{keyAPIVersions, "ApiVersions", 0, 0, 5, 3, answer((*Handlers).apiVersions)},
+		{keyCreateTopics, "CreateTopics", 0, 0, 7, 5, answer((*Handlers).createTopics)},
+		{keyDeleteTopics, "DeleteTopics", 0, 0, 6, 4, answer((*Handlers).deleteTopics)},
+		{keyDeleteRecords, "DeleteRecords", 0, 0, 2, 2, answer((*Handlers).deleteRecords)},
+		{keyInitProducerID, "InitProducerId", 0, 0, 5, 2, answer((*Handlers).initProducerID)},
+		{keyOffsetForLeaderEpoch, "OffsetForLeaderEpoch", 2, 2, 4, 4, answer((*Handlers).offsetForLeaderEpoch)},
+		{keyDescribeConfigs, "DescribeConfigs", 0, 0, 4, 4, answer((*Handlers).describeConfigs)},
+		{keyAlterConfigs, "AlterConfigs", 0, 0, 2, 2, answer((*Handlers).alterConfigs)},
+		{keyDescribeLogDirs, "DescribeLogDirs", 0, 0, 4, 2, answer((*Handlers).describeLogDirs)},
+		{keyCreatePartitions, "CreatePartitions", 0, 0, 3, 2, answer((*Handlers).createPartitions)},
+		{keyIncrementalAlterConfigs, "IncrementalAlterConfigs", 0, 0, 1, 1, answer((*Handlers).incrementalAlterConfigs)},
+		{keyDescribeCluster, "DescribeCluster", 0, 0, 1, 0, answer((*Handlers).describeCluster)},
+	}
+}
+
+// API keys of the table.
+const (
+	keyProduce                 int16 = 0
+	keyFetch                   int16 = 1
+	keyListOffsets             int16 = 2
+	keyMetadata                int16 = 3
+	keyFindCoordinator         int16 = 10
+	keyAPIVersions             int16 = 18
+	keyCreateTopics            int16 = 19
+	keyDeleteTopics            int16 = 20
+	keyDeleteRecords           int16 = 21
+	keyInitProducerID          int16 = 22
+	keyOffsetForLeaderEpoch    int16 = 23
+	keyDescribeConfigs         int16 = 32
+	keyAlterConfigs            int16 = 33
+	keyDescribeLogDirs         int16 = 35
+	keyCreatePartitions        int16 = 37
+	keyIncrementalAlterConfigs int16 = 44
+	keyDescribeCluster         int16 = 60
+)
+
+// maxKey bounds the dispatcher's lookup array.
+const maxKey = 96
+
+// index arranges the table for lookup by key and checks what every line must
+// hold: an error here is a bug in the table, found when the process starts.
+func index(apis []api) [maxKey]*api {
+	var byKey [maxKey]*api
+	for i := range apis {
+		a := &apis[i]
+		if byKey[a.key] != nil || a.minAdvertised > a.minServed || a.minServed > a.max {
+			panic(fmt.Sprintf("version table: bad line for key %d (%s)", a.key, a.name))
+		}
+		if kmsg.RequestForKey(a.key) == nil {
+			panic(fmt.Sprintf("version table: the codec does not know key %d (%s)", a.key, a.name))
+		}
+		byKey[a.key] = a
+	}
+	return byKey
+}
+
+// lookup returns the line that serves a request, or nil: the connection is
+// then closed without a response, as clients count on.
+func (h *Handlers) lookup(key, version int16) *api {
+	if key < 0 || key >= maxKey {
+		return nil
+	}
+	a := h.byKey[key]
+	if a == nil || version < a.minServed || version > a.max {
+		return nil
+	}
+	return a
+}
