@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,10 +43,10 @@ import (
 // points to, once it has been answered.
 type produceCall struct {
 	call
-	body      produceBody
-	outcomes  []produceOutcome // parallel to body.partitions
-	pending   atomic.Int32     // partitions without an outcome, and one for the handler itself
-	appended  time.Time        // when the handler was done with the appends
+	body     produceBody
+	outcomes []produceOutcome // parallel to body.partitions
+	pending  atomic.Int32     // partitions without an outcome, and one for the handler itself
+	appended time.Time        // when the handler was done with the appends
 
 	resp       kmsg.ProduceResponse
 	topics     []kmsg.ProduceResponseTopic
@@ -56,18 +55,16 @@ type produceCall struct {
 
 // produceOutcome is what became of one partition.
 type produceOutcome struct {
-	result    replication.AppendResult
-	appendAt  int64 // ms, with LogAppendTime; else -1
+	result   replication.AppendResult
+	appendAt int64 // ms, with LogAppendTime; else -1
 }
-
-var produceCalls = sync.Pool{New: func() any { return new(produceCall) }}
 
 // maxPooledPartitions keeps the memory of an unusually large request from staying
 // in the pool.
 const maxPooledPartitions = 4096
 
 func (h *Handlers) produce(c *call) {
-	p := produceCalls.Get().(*produceCall)
+	p := h.produceCalls.Get().(*produceCall)
 	p.call = *c
 	if err := p.body.decode(c.req.Version, c.req.Body); err != nil {
 		p.recycle()
@@ -294,8 +291,7 @@ func (p *produceCall) recycle() {
 	clear(p.outcomes)
 	clear(p.topics)
 	clear(p.partitions)
-	p.call = call{}
-	p.resp = kmsg.NewProduceResponse()
-	produceCalls.Put(p)
+	h := p.h
+	p.call, p.resp = call{}, kmsg.NewProduceResponse()
+	h.produceCalls.Put(p)
 }
-

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -70,15 +69,15 @@ type fetchCall struct {
 	park fetchPark
 }
 
-var fetchCalls = sync.Pool{New: func() any {
+func newFetchCall() any {
 	f := new(fetchCall)
 	f.released = f.recycle
 	f.park.init(f)
 	return f
-}}
+}
 
 func (h *Handlers) fetch(c *call) {
-	f := fetchCalls.Get().(*fetchCall)
+	f := h.fetchCalls.Get().(*fetchCall)
 	f.call = *c
 	if !f.decodeFetch() {
 		f.recycle()
@@ -245,7 +244,7 @@ func (f *fetchCall) refuse(code int16) {
 func (f *fetchCall) recycle() {
 	f.releaseBudget()
 	f.forgetFrame()
-	n := len(f.order)
+	h, n := f.h, len(f.order)
 	if !f.park.reset() || cap(f.targets) > maxPooledPartitions || cap(f.order) > maxPooledPartitions || cap(f.encoder.head) > 1<<20 {
 		return
 	}
@@ -258,7 +257,7 @@ func (f *fetchCall) recycle() {
 	f.call, f.session, f.endpoints, f.spliced = call{}, nil, endpoints{}, transport.Spliced{}
 	f.targets, f.order, f.parts, f.slices = f.targets[:0], f.order[:0], f.parts[:0], f.slices[:0]
 	f.pieces, f.brokers = f.pieces[:0], f.brokers[:0]
-	fetchCalls.Put(f)
+	h.fetchCalls.Put(f)
 }
 
 // readRequest is what is asked of the partition t.

@@ -176,7 +176,7 @@ func (ps *parkedFetches) add(f *fetchCall) {
 		f.park.spoiled.Store(true)
 		f.park.wake()
 	}
-	if !ps.mu.watching {
+	if !ps.mu.watching && !ps.mu.draining {
 		ps.mu.watching = true
 		draining := f.req.Draining()
 		ps.h.work.Go(func() {

@@ -12,14 +12,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sync/semaphore"
 
-	"github.com/millrace/millrace/log"
 	"github.com/millrace/millrace/metadata"
 	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/transport"
 )
 
 // Config says what the handlers work on. Start from Default and set at least
-// BrokerID, Store, Replicas, Dir and Logger.
+// BrokerID, Store, Replicas and Logger.
 type Config struct {
 	// BrokerID is this broker's id: the one it is registered under in Store.
 	BrokerID metadata.BrokerID
@@ -29,17 +28,10 @@ type Config struct {
 	Store *metadata.Store
 	// Replicas are this broker's partitions.
 	Replicas *replication.Manager
-	// Dir is the log directory, for DescribeLogDirs.
-	Dir *log.Dir
-	// DirPath is the directory as DescribeLogDirs names it.
-	DirPath string
 	// Static is what the broker was started with: file, environment and --set
 	// merged, canonical values by key. The keys of this package that may
 	// change later come from the metadata on top of it.
 	Static map[string]string
-	// Version is the software version, shown to nobody but logs.
-	Version string
-
 	// MaxRequestBytes caps every request but Produce. Decoding costs up to
 	// decodeFactor times a body's size, so the cap of 100 MiB that records
 	// need would be no cap at all. 2 MiB.
@@ -64,8 +56,8 @@ func Default() Config {
 // Validate reports the first field that cannot work.
 func (c *Config) Validate() error {
 	switch {
-	case c.Store == nil, c.Replicas == nil, c.Dir == nil, c.Logger == nil:
-		return errors.New("kafka handlers: Store, Replicas, Dir and Logger are required")
+	case c.Store == nil, c.Replicas == nil, c.Logger == nil:
+		return errors.New("kafka handlers: Store, Replicas and Logger are required")
 	case c.BrokerID < 0:
 		return fmt.Errorf("kafka handlers: broker id %d", c.BrokerID)
 	case c.MaxRequestBytes < 64<<10, c.DecodeBudgetBytes < int64(c.MaxRequestBytes), c.AdminTimeout <= 0:
@@ -89,7 +81,9 @@ type Handlers struct {
 	settings brokerSettings
 	creator  topicCreator
 	parked   parkedFetches
-	ids      producerIDs
+
+	produceCalls, fetchCalls sync.Pool
+	ids                      producerIDs
 
 	// ctx ends with Close; work is what was started under it.
 	ctx    context.Context
@@ -109,6 +103,8 @@ func New(cfg Config) (*Handlers, error) {
 	h.settings.init(cfg)
 	h.sessions = newSessionCache(h.settings.sessionSlots(), sessionPartitions, time.Now)
 	h.metrics = newMetrics(cfg.Registerer, h.apis, h.sessions)
+	h.produceCalls.New = func() any { return new(produceCall) }
+	h.fetchCalls.New = newFetchCall
 	h.creator.init(h)
 	h.parked.init(h)
 	h.ids.allocate = cfg.Store.AllocateProducerIDs

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 
 	"github.com/millrace/millrace/metadata"
@@ -31,34 +32,38 @@ func (t *topicCreator) init(h *Handlers) {
 // create starts the creation of a topic and returns at once.
 func (t *topicCreator) create(name string, req *transport.Request) {
 	t.mu.Lock()
-	_, already := t.mu.underway[name]
-	start := !already && len(t.mu.underway) < maxCreations && t.h.ctx.Err() == nil
-	if start {
-		t.mu.underway[name] = struct{}{}
-	}
-	t.mu.Unlock()
-	if !start {
+	defer t.mu.Unlock()
+	if _, already := t.mu.underway[name]; already || len(t.mu.underway) >= maxCreations || t.h.ctx.Err() != nil {
 		return
 	}
+	t.mu.underway[name] = struct{}{}
 	logger := t.h.logger.With("topic", name, "client", req.ClientID, "address", req.Conn.RemoteAddr())
-	run := func() {
-		defer func() {
-			t.mu.Lock()
-			delete(t.mu.underway, name)
-			t.mu.Unlock()
-		}()
-		ctx, cancel := context.WithTimeout(t.h.ctx, t.h.cfg.AdminTimeout)
-		defer cancel()
-		result := t.h.cfg.Store.CreateTopics(ctx, []metadata.NewTopic{{Name: name, Partitions: -1, ReplicationFactor: -1}}, false)
-		switch err := result[0].Err; {
-		case err == nil:
-			logger.Info("created a topic because a client asked for it", "partitions", result[0].Partitions, "replication", result[0].ReplicationFactor)
-		case errors.Is(err, metadata.ErrTopicExists):
-		default:
-			logger.Warn("could not create the topic that a client asked for", "error", err)
-		}
+	t.h.work.Go(func() {
+		t.run(name, logger)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.mu.underway, name)
+	})
+}
+
+func (t *topicCreator) run(name string, logger *slog.Logger) {
+	ctx, cancel := context.WithTimeout(t.h.ctx, t.h.cfg.AdminTimeout)
+	defer cancel()
+	result := t.h.cfg.Store.CreateTopics(ctx, []metadata.NewTopic{{Name: name, Partitions: -1, ReplicationFactor: -1}}, false)[0]
+	switch {
+	case result.Err == nil:
+		logger.Info("created a topic because a client asked for it", "partitions", result.Partitions, "replication", result.ReplicationFactor)
+	case errors.Is(result.Err, metadata.ErrTopicExists): // somebody was faster
+	default:
+		logger.Warn("could not create the topic that a client asked for", "error", result.Err)
 	}
-	t.h.work.Go(run)
+}
+
+// stop waits out a create under way in another goroutine; after it, none starts.
+// The handlers' context has ended.
+func (t *topicCreator) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 }
 
 // validTopicName reports whether a topic may have this name: 1 to 249 of
