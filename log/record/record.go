@@ -34,13 +34,16 @@ func (f *fields) decode(body []byte) string {
 		return "record is shorter than its fixed fields"
 	}
 	f.attributes = int8(body[0])
-	at := 1
-	var n int
-	if f.timestampDelta, n = readVarlong(body[at:]); n <= 0 {
+	at, n := 1, 1
+	if body[at] < 0x80 {
+		f.timestampDelta = int64(unzigzag(body[at]))
+	} else if f.timestampDelta, n = readVarlong(body[at:]); n <= 0 {
 		return "bad timestamp delta"
 	}
 	at += n
-	if f.offsetDelta, n = readVarint(body[at:]); n <= 0 {
+	if at < len(body) && body[at] < 0x80 {
+		f.offsetDelta, n = unzigzag(body[at]), 1
+	} else if f.offsetDelta, n = readVarint(body[at:]); n <= 0 {
 		return "bad offset delta"
 	}
 	at += n
@@ -52,17 +55,14 @@ func (f *fields) decode(body []byte) string {
 		return "value exceeds its record"
 	}
 	at += n
+	if at == len(body)-1 && body[at] == 0 { // the usual end: no headers
+		f.headerCount, f.headers = 0, nil
+		return ""
+	}
 	if f.headerCount, n = readVarint(body[at:]); n <= 0 {
 		return "bad header count"
 	}
-	at += n
-	f.headers = body[at:]
-	if f.headerCount == 0 {
-		if len(f.headers) != 0 {
-			return "bytes after the last field of a record"
-		}
-		return ""
-	}
+	f.headers = body[at+n:]
 	return checkHeaders(f.headers, f.headerCount)
 }
 
@@ -105,7 +105,13 @@ func (f *fields) appendHeaders(dst []RecordHeader) []RecordHeader {
 // the bytes and the number of bytes used including the length, ≤ 0 if the
 // length is bad or exceeds b.
 func readBytes(b []byte) ([]byte, int) {
-	length, n := readVarint(b)
+	var length int32
+	n := 1
+	if len(b) > 0 && b[0] < 0x80 {
+		length = unzigzag(b[0])
+	} else {
+		length, n = readVarint(b)
+	}
 	if n <= 0 || length < 0 {
 		if length == -1 && n > 0 {
 			return nil, n

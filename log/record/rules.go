@@ -36,7 +36,10 @@ type Rules struct {
 	// ≤ 0 means DefaultDecompressedLimit.
 	DecompressedLimit int
 	// CheckRecords parses every record even if nothing else demands it. It
-	// finds records that contradict their header, which a checksum cannot.
+	// finds records that contradict their header, which a checksum cannot. It
+	// is off by default because it costs 35 to 45 ns per record where the raw
+	// path costs about 20 ns per batch and the checksum: a tenth of all a
+	// broker spends on 1 KiB records, and two thirds of it on 100 B records.
 	CheckRecords bool
 }
 

@@ -25,6 +25,7 @@ const zstdProduceVersion = 7
 //	not a control batch                           *InvalidError
 //	producer id ≥ 0 has a base sequence ≥ 0       *InvalidError
 //	codec exists, zstd only from Produce 7 on     ErrUnsupportedCodec
+//	timestamp type CreateTime                     *InvalidError (ErrInvalidTimestamp)
 //	the records can be read                       *InvalidError, ErrDecompressedTooLarge
 //	per record: key, timestamp, offset delta      *InvalidError with the records
 //	size after recompression                      ErrTooLarge

@@ -7,13 +7,6 @@ import "encoding/binary"
 
 // readVarint reads a number of up to 32 bits.
 func readVarint(b []byte) (int32, int) {
-	if len(b) > 0 && b[0] < 0x80 {
-		return int32(b[0]>>1) ^ -int32(b[0]&1), 1
-	}
-	return readVarint32Slow(b)
-}
-
-func readVarint32Slow(b []byte) (int32, int) {
 	var u uint32
 	for i, c := range b {
 		if i == 4 && c > 0x0f {
@@ -29,15 +22,16 @@ func readVarint32Slow(b []byte) (int32, int) {
 
 // readVarlong reads a number of up to 64 bits.
 func readVarlong(b []byte) (int64, int) {
-	if len(b) > 0 && b[0] < 0x80 {
-		return int64(b[0]>>1) ^ -int64(b[0]&1), 1
-	}
 	v, n := binary.Varint(b)
 	if n < 0 {
 		return 0, -1
 	}
 	return v, n
 }
+
+// unzigzag is a number of one byte. The decoder of records tries it before it
+// calls the functions above, which the compiler does not inline.
+func unzigzag(c byte) int32 { return int32(c>>1) ^ -int32(c&1) }
 
 // appendVarint appends v, which is a number of up to 32 or 64 bits: the
 // encodings agree.
