@@ -90,13 +90,10 @@ func brokerConfigTable() []*ConfigKey {
 		// TLS listeners (PEM files, read again when they change).
 		stringKey("ssl.keystore.type", "PEM", "The format of the certificate files.").that("PEM", pemOnly),
 		stringKey("ssl.keystore.location", "", "The PEM file with the private key and the certificate chain.").unset(""),
-		passwordKey("ssl.keystore.key", "The private key in PEM, instead of a file."),
-		stringKey("ssl.keystore.certificate.chain", "", "The certificate chain in PEM, instead of a file.").unset(""),
 		passwordKey("ssl.key.password", "The password of the private key.").
 			refuse(notEmpty, "encrypted private keys are not supported", "decrypt the key (openssl pkey -in key.pem -out plain.pem), and give the file mode 0600"),
 		stringKey("ssl.truststore.type", "PEM", "The format of the file of trusted certificates.").that("PEM", pemOnly),
 		stringKey("ssl.truststore.location", "", "The PEM file of authorities whose client certificates are trusted.").unset(""),
-		stringKey("ssl.truststore.certificates", "", "The trusted authorities in PEM, instead of a file.").unset(""),
 		stringKey("ssl.client.auth", "none", "Whether clients must show a certificate.").oneOf("none", "requested", "required"),
 
 		// Ours.

@@ -356,7 +356,14 @@ func brokerConfigsRefused() []*ConfigKey {
 	callback := func(name string) *ConfigKey {
 		return classKey(name, "A Java callback.").refused("there is no JVM to load the class into, and a login that skipped it would be wrong")
 	}
+	const pemFiles = "certificates come from PEM files, so that they can be read again when they change"
 	return []*ConfigKey{
+		passwordKey("ssl.keystore.key", "The private key in PEM.").
+			refusedWhenSet(pemFiles, "put key and chain into a file of mode 0600 and set ssl.keystore.location"),
+		stringKey("ssl.keystore.certificate.chain", "", "The certificate chain in PEM.").
+			refusedWhenSet(pemFiles, "put key and chain into a file of mode 0600 and set ssl.keystore.location"),
+		stringKey("ssl.truststore.certificates", "", "The trusted authorities in PEM.").
+			refusedWhenSet(pemFiles, "put them into a file and set ssl.truststore.location"),
 		zookeeper("zookeeper.connect"), zookeeper("zookeeper.metadata.migration.enable"), zookeeper("zookeeper.connection.timeout.ms"),
 		zookeeper("zookeeper.session.timeout.ms"), zookeeper("zookeeper.set.acl"), zookeeper("zookeeper.max.in.flight.requests"),
 		callback("sasl.server.callback.handler.class"), callback("sasl.client.callback.handler.class"), callback("sasl.login.callback.handler.class"),

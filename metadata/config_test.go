@@ -304,7 +304,7 @@ func TestDescribeTopicConfigs(t *testing.T) {
 
 func TestDescribeBrokerConfigs(t *testing.T) {
 	layers := BrokerLayers{Static: map[string]string{
-		"log.retention.minutes": "5", "ssl.keystore.key": "SECRET", "listener.name.ext.ssl.keystore.key": "SECRET2", "listener.name.ext.ssl.client.auth": "required"}}
+		"log.retention.minutes": "5", "sasl.jaas.config": "SECRET", "listener.name.ext.sasl.jaas.config": "SECRET2", "listener.name.ext.ssl.client.auth": "required"}}
 	got := map[string]DescribedConfig{}
 	for _, d := range DescribeBrokerConfigs(layers, nil, 7, 2) {
 		got[d.Name] = d
@@ -318,12 +318,12 @@ func TestDescribeBrokerConfigs(t *testing.T) {
 	require.Nil(t, got["log.retention.ms"].Value)
 	require.NotContains(t, got, "zookeeper.connect")
 	// S7
-	require.True(t, got["ssl.keystore.key"].Sensitive)
-	require.Nil(t, got["ssl.keystore.key"].Value)
-	for _, s := range got["ssl.keystore.key"].Synonyms {
+	require.True(t, got["sasl.jaas.config"].Sensitive)
+	require.Nil(t, got["sasl.jaas.config"].Value)
+	for _, s := range got["sasl.jaas.config"].Synonyms {
 		require.Nil(t, s.Value)
 	}
-	named := DescribeBrokerConfigs(layers, []string{"listener.name.ext.ssl.keystore.key", "listener.name.ext.ssl.client.auth"}, 7, 2)
+	named := DescribeBrokerConfigs(layers, []string{"listener.name.ext.sasl.jaas.config", "listener.name.ext.ssl.client.auth"}, 7, 2)
 	require.Len(t, named, 2)
 	require.Nil(t, named[0].Value)
 	require.Equal(t, "required", *named[1].Value)

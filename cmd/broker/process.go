@@ -1,0 +1,44 @@
+package broker
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+)
+
+// TuneProcess sets what belongs to the process rather than to a broker in it; the owner of the process calls it once.
+//
+// Two more threads than cores run Go code, unless GOMAXPROCS says otherwise: a goroutine in a file system call keeps
+// its thread, and the cores should not wait for it. The soft memory limit is millrace.memory.limit.bytes, else 70 % of
+// the container's, unless GOMEMLIMIT says otherwise: the rest is page cache, which the container pays for too.
+func TuneProcess(c *Config) {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 2)
+	}
+	if os.Getenv("GOMEMLIMIT") != "" {
+		return
+	}
+	limit := c.MemoryLimitBytes
+	if limit <= 0 {
+		limit = containerLimit() / 10 * 7
+	}
+	if limit > 0 {
+		debug.SetMemoryLimit(limit)
+	}
+}
+
+// containerLimit is the memory limit of this process's control group, 0 when there is none.
+func containerLimit() int64 {
+	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil && n > 0 && n < 1<<60 {
+			return n
+		}
+	}
+	return 0
+}

@@ -1,0 +1,336 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/millrace/millrace/log"
+	"github.com/millrace/millrace/metadata"
+	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/transport"
+	"github.com/millrace/millrace/transport/console"
+	"github.com/millrace/millrace/transport/kafka"
+)
+
+// step is one part's start and stop. A step whose start failed is not stopped: it cleans up after itself.
+type step struct {
+	phase string // what /readyz says meanwhile
+	start func(ctx context.Context) error
+	stop  func(ctx context.Context) error // nil: nothing to stop
+}
+
+// steps is the order in which a broker starts; it stops in the reverse.
+func (b *Broker) steps() []step {
+	return []step{
+		{"opening the HTTP port", b.startHTTP, b.stopHTTP},
+		{"reading the data directory", func(context.Context) error { return b.identify() }, nil},
+		{"recovering logs", b.openDir, b.closeDir},
+		{"opening the metadata", b.openStore, b.closeStore},
+		{"catching up with the metadata", b.catchUp, nil},
+		{"opening listeners", b.bind, b.unbind},
+		{"registering", b.register, nil},
+		{"opening partitions", b.openReplicas, b.closeReplicas},
+		{"making the request handlers", b.openHandlers, b.closeHandlers},
+		{"serving", b.serve, b.stopServing},
+	}
+}
+
+// run starts the steps, waits for the end, and stops what was started.
+func (b *Broker) run(ctx context.Context) (err error) {
+	began := time.Now()
+	var started []step
+	defer func() {
+		b.enter("stopping")
+		err = errors.Join(err, b.stop(started, err != nil))
+	}()
+	for _, s := range b.steps() {
+		if ctx.Err() != nil {
+			break
+		}
+		b.enter(s.phase)
+		if err := s.start(ctx); err != nil {
+			if ctx.Err() != nil && b.failure() == nil && errors.Is(err, ctx.Err()) {
+				return nil // a stop was asked for while starting
+			}
+			return errors.Join(b.failure(), err)
+		}
+		started = append(started, s)
+	}
+	if ctx.Err() == nil {
+		b.enter("")
+		close(b.ready)
+		b.logger.Info("broker serves", "node", b.nodeID, "cluster", b.ClusterID(), "advertised", b.Advertised(), "took", time.Since(began).Round(time.Millisecond))
+		select {
+		case <-ctx.Done():
+		case err := <-b.serving:
+			b.serving <- nil // for stopServing
+			if err != nil {
+				b.fail("the request path", err)
+			}
+		}
+	}
+	return b.failure()
+}
+
+// stop stops the started steps in reverse. After a failure it does not wait long: the disk may be gone.
+func (b *Broker) stop(started []step, failed bool) error {
+	limit := b.cfg.StopTimeout
+	if failed {
+		limit = min(limit, stopGrace)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		var errs []error
+		for _, s := range slices.Backward(started) {
+			if s.stop == nil {
+				continue
+			}
+			if err := s.stop(ctx); err != nil {
+				errs = append(errs, fmt.Errorf("stop after %s: %w", s.phase, err))
+			}
+		}
+		done <- errors.Join(errs...)
+	}()
+	if !failed {
+		return <-done
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(limit + time.Second):
+		return errors.New("parts did not stop in time")
+	}
+}
+
+func (b *Broker) startHTTP(context.Context) error {
+	b.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	listener := b.cfg.HTTP
+	if listener == nil {
+		if b.cfg.HTTPListener == "" {
+			return nil
+		}
+		var err error
+		if listener, err = net.Listen("tcp", b.cfg.HTTPListener); err != nil {
+			return portError("millrace.http.listener", b.cfg.HTTPListener, err)
+		}
+	}
+	b.httpAddr = listener.Addr()
+	b.http = console.New(console.Config{Live: b.live, Ready: b.readiness, Gatherer: b.registry, Logger: b.logger.With("part", "http")})
+	b.http.Serve(listener)
+	return nil
+}
+
+func (b *Broker) stopHTTP(ctx context.Context) error {
+	if b.http == nil {
+		return nil
+	}
+	return b.http.Shutdown(ctx)
+}
+
+func (b *Broker) openDir(context.Context) error {
+	cfg := b.cfg.Log
+	cfg.Logger = b.logger.With("part", "log")
+	cfg.Registerer = b.registry
+	cfg.OnFailure = func(err error) { b.fail("the log directory "+b.cfg.DataDir, err) }
+	dir, err := log.OpenDir(b.cfg.DataDir, cfg)
+	if err != nil {
+		return b.openDirError(err)
+	}
+	if m := b.meta; m != nil && m.directoryID != "" && m.directoryID != directoryIDText(dir.ID()) {
+		return errors.Join(dataError(
+			fmt.Sprintf("the data directory %s is not the one that meta.properties was written for", b.cfg.DataDir),
+			fmt.Sprintf("meta.properties has directory.id=%s, the records have %s", m.directoryID, directoryIDText(dir.ID())),
+			"restore meta.properties and the records from the same backup"), dir.Close())
+	}
+	b.dir = dir
+	return writePid(b.cfg.DataDir)
+}
+
+func (b *Broker) closeDir(context.Context) error { return b.dir.Close() }
+
+func (b *Broker) openStore(context.Context) error {
+	cfg := b.cfg.Metadata
+	cfg.Dir = b.raftDir()
+	cfg.NodeID = b.nodeID
+	cfg.DirectoryID = b.dir.ID()
+	cfg.Bootstrap = b.meta == nil
+	if b.meta != nil {
+		cfg.ClusterID = b.meta.clusterID
+	}
+	cfg.Logger = b.logger.With("part", "metadata")
+	cfg.Registerer = b.registry
+	cfg.OnFailure = func(err error) { b.fail("the metadata store "+cfg.Dir, err) }
+	store, err := metadata.Open(cfg)
+	switch {
+	case errors.Is(err, metadata.ErrClusterMismatch):
+		return fmt.Errorf("open the metadata: %w", err)
+	case err != nil:
+		return fmt.Errorf("open the metadata in %s: %w", cfg.Dir, err)
+	}
+	b.store = store
+	return nil
+}
+
+func (b *Broker) closeStore(context.Context) error { return b.store.Close() }
+
+// catchUp waits for the metadata, and keeps the identity once the cluster has its id.
+func (b *Broker) catchUp(ctx context.Context) error {
+	if err := b.store.Ready(ctx); err != nil {
+		return fmt.Errorf("wait for the metadata: %w", err)
+	}
+	id := b.store.Image().ClusterID()
+	if b.meta != nil {
+		if b.meta.clusterID != id {
+			return dataError(fmt.Sprintf("data belongs to cluster %s, the metadata is of cluster %s", b.meta.clusterID, id),
+				"meta.properties and raft in "+b.cfg.DataDir+" come from two clusters", "restore both from the same backup, or start with another --data")
+		}
+		return nil
+	}
+	return writeMeta(b.cfg.DataDir, metaProperties{clusterID: id, nodeID: b.nodeID, directoryID: directoryIDText(b.dir.ID())})
+}
+
+// bind opens the listeners. Connections wait in the kernel until serve.
+func (b *Broker) bind(context.Context) error {
+	for _, l := range b.cfg.Listeners {
+		if l.Listener == nil {
+			listener, err := net.Listen("tcp", l.Bind)
+			if err != nil {
+				return errors.Join(portError("listener "+l.Name, l.Bind, err), b.unbind(context.Background()))
+			}
+			l.Listener = listener
+		}
+		if tcp, ok := l.Listener.Addr().(*net.TCPAddr); ok {
+			if l.AdvertisedPort == 0 {
+				l.AdvertisedPort = int32(tcp.Port)
+			}
+			if l.AdvertisedHost == "" {
+				l.AdvertisedHost = advertisedHost(tcp.IP.String(), "")
+			}
+		}
+		b.bound = append(b.bound, l)
+	}
+	return nil
+}
+
+func (b *Broker) unbind(context.Context) error {
+	for _, l := range b.bound {
+		if err := l.Listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			return fmt.Errorf("close listener %s: %w", l.Name, err)
+		}
+	}
+	return nil
+}
+
+func (b *Broker) register(ctx context.Context) error {
+	r := metadata.Registration{
+		ID: b.nodeID, Incarnation: b.incarnation, Directories: []metadata.DirectoryID{b.dir.ID()}, Rack: b.cfg.Rack, Version: b.cfg.Version,
+	}
+	for _, l := range b.bound {
+		r.Listeners = append(r.Listeners, metadata.Listener{Name: l.Name, Host: l.AdvertisedHost, Port: l.AdvertisedPort, Protocol: string(l.Protocol)})
+	}
+	if _, err := b.store.RegisterBroker(ctx, r); err != nil {
+		return fmt.Errorf("register broker %d: %w", b.nodeID, err)
+	}
+	return nil
+}
+
+func (b *Broker) openReplicas(ctx context.Context) error {
+	cfg := b.cfg.Replication
+	cfg.BrokerID, cfg.Incarnation, cfg.Dir, cfg.Store = b.nodeID, b.incarnation, b.dir, b.store
+	cfg.BrokerConfig = b.effective
+	cfg.Logger = b.logger.With("part", "replication")
+	cfg.Registerer = b.registry
+	cfg.OnFailure = func(err error) { b.fail("replication", err) }
+	replicas, err := replication.Open(cfg)
+	if err != nil {
+		return fmt.Errorf("open partitions: %w", err)
+	}
+	b.replicas = replicas
+	if err := replicas.Ready(ctx); err != nil {
+		return errors.Join(fmt.Errorf("open partitions: %w", err), replicas.Close())
+	}
+	return nil
+}
+
+func (b *Broker) closeReplicas(context.Context) error { return b.replicas.Close() }
+
+func (b *Broker) openHandlers(context.Context) error {
+	cfg := b.cfg.Kafka
+	cfg.BrokerID, cfg.Store, cfg.Replicas, cfg.Dir, cfg.DirPath = b.nodeID, b.store, b.replicas, b.dir, b.cfg.DataDir
+	cfg.Static = b.cfg.Static
+	cfg.Version = b.cfg.Version
+	cfg.Logger = b.logger.With("part", "kafka")
+	cfg.Registerer = b.registry
+	handlers, err := kafka.New(cfg)
+	if err != nil {
+		return fmt.Errorf("make the request handlers: %w", err)
+	}
+	b.handlers = handlers
+	return nil
+}
+
+func (b *Broker) closeHandlers(context.Context) error { return b.handlers.Close() }
+
+func (b *Broker) serve(context.Context) error {
+	cfg := b.cfg.Transport
+	cfg.Listeners = b.bound
+	cfg.Logger = b.logger.With("part", "transport")
+	cfg.Registerer = b.registry
+	server, err := transport.New(cfg, b.handlers)
+	if err != nil {
+		return fmt.Errorf("serve the listeners: %w", err)
+	}
+	b.transport = server
+	// The server's context is its own: a stop lets requests under way end first.
+	ctx, cancel := context.WithCancel(context.Background())
+	b.stopServe = cancel
+	b.serving = make(chan error, 1)
+	go func() { b.serving <- server.Run(ctx) }()
+	return nil
+}
+
+func (b *Broker) stopServing(ctx context.Context) error {
+	err := b.transport.Shutdown(ctx)
+	b.stopServe()
+	<-b.serving
+	if errors.Is(err, context.DeadlineExceeded) {
+		b.logger.Warn("requests were cut off, they did not end in time", "waited", b.cfg.StopTimeout)
+		return nil
+	}
+	return err
+}
+
+// portError explains why an address cannot be listened on.
+func portError(what, address string, err error) error {
+	e := &metadata.Error{Kind: ErrAddress, What: fmt.Sprintf("%s: cannot listen on %s", what, address), Why: err.Error(), Fix: "name another address"}
+	_, port, _ := net.SplitHostPort(address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		e.Why = "port " + port + " is taken by " + portHolder(port)
+		next := "another port"
+		if n, err := strconv.Atoi(port); err == nil {
+			next = fmt.Sprintf("another port, such as %d", n+1000)
+		}
+		e.Fix = "stop that process, or choose " + next
+	case errors.Is(err, syscall.EACCES):
+		e.Why = "this user may not open port " + port
+		e.Fix = "choose a port above 1023"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		e.Why = "this machine has no such address"
+		e.Fix = "listen on every address (leave the host out) and set advertised.listeners"
+	}
+	return e
+}
+
+// ErrAddress is matched by errors about an address that cannot be listened on.
+var ErrAddress = errors.New("address cannot be used")
