@@ -266,9 +266,7 @@ func (b *Broker) closeReplicas(context.Context) error { return b.replicas.Close(
 
 func (b *Broker) openHandlers(context.Context) error {
 	cfg := b.cfg.Kafka
-	cfg.BrokerID, cfg.Store, cfg.Replicas, cfg.Dir, cfg.DirPath = b.nodeID, b.store, b.replicas, b.dir, b.cfg.DataDir
-	cfg.Static = b.cfg.Static
-	cfg.Version = b.cfg.Version
+	cfg.BrokerID, cfg.Store, cfg.Replicas, cfg.Static = b.nodeID, b.store, b.replicas, b.cfg.Static
 	cfg.Logger = b.logger.With("part", "kafka")
 	cfg.Registerer = b.registry
 	handlers, err := kafka.New(cfg)
