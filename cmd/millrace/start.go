@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/millrace/millrace/cmd/broker"
+	"github.com/millrace/millrace/metadata"
+)
+
+// settingFlags are the flags that start and dev share.
+func settingFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "config", Usage: "properties `FILE` with Kafka's keys; a server.properties of a KRaft broker works"},
+		&cli.StringSliceFlag{Name: "set", Usage: "set `KEY=VALUE`; wins over file and environment (repeatable)"},
+		&cli.BoolFlag{Name: "allow-unknown", Usage: "warn about unknown keys instead of refusing them"},
+		&cli.StringFlag{Name: "log-level", Value: "info", Usage: "debug, info, warn or error"},
+	}
+}
+
+func startCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "start",
+		Usage: "run a broker",
+		Description: "Runs a broker until SIGINT or SIGTERM. Without other brokers to join it forms a cluster of its own.\n" +
+			"Listeners are bound to this machine only, unless --advertise or the key listeners says otherwise.",
+		Flags: append(settingFlags(),
+			&cli.StringFlag{Name: "data", Usage: "`DIR` for records and metadata (default ./millrace-data)"},
+			&cli.IntFlag{Name: "node-id", Value: -1, Usage: "this broker's `ID` (default: the one its data has, else 1)"},
+			&cli.StringFlag{Name: "rack", Usage: "the rack or zone it stands in"},
+			&cli.StringFlag{Name: "advertise", Usage: "`HOST` that clients are told to connect to; listens on every address"},
+			&cli.StringFlag{Name: "roles", Usage: "broker,controller"},
+			&cli.StringSliceFlag{Name: "join", Usage: "brokers of the cluster to join, as `HOST[:PORT],…`"},
+			&cli.IntFlag{Name: "bootstrap-expect", Usage: "how many empty brokers form a new cluster together"},
+			&cli.IntFlag{Name: "replace", Value: -1, Usage: "take over the `ID` of a dead broker"},
+		),
+		Action: func(c *cli.Context) error {
+			e := envOf(c)
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			settings, err := e.readSettings(c, nil)
+			if err != nil {
+				return err
+			}
+			puts := []struct{ name, value, flag string }{
+				{"log.dirs", c.String("data"), "--data"}, {"broker.rack", c.String("rack"), "--rack"}, {"process.roles", c.String("roles"), "--roles"},
+				{"millrace.join", strings.Join(c.StringSlice("join"), ","), "--join"},
+			}
+			if id := c.Int("node-id"); id >= 0 {
+				puts = append(puts, struct{ name, value, flag string }{"node.id", fmt.Sprint(id), "--node-id"})
+			}
+			if n := c.Int("bootstrap-expect"); n > 0 {
+				puts = append(puts, struct{ name, value, flag string }{"millrace.bootstrap.expect", fmt.Sprint(n), "--bootstrap-expect"})
+			}
+			for _, p := range puts {
+				if p.value == "" {
+					continue
+				}
+				if err := settings.Put(p.name, p.value, p.flag); err != nil {
+					return err
+				}
+			}
+			if c.Int("replace") >= 0 {
+				f := usageError("--replace cannot be done yet", "leave --replace out")
+				f.why = "replacing a dead broker comes with clusters of several brokers, in a later release"
+				return f
+			}
+			cfg, err := broker.FromSettings(settings, broker.Options{Advertise: c.String("advertise")})
+			if err != nil {
+				return err
+			}
+			cfg.Version = binaryVersion()
+			if cfg.Logger, err = e.logger(c.String("log-level")); err != nil {
+				return err
+			}
+			for _, note := range cfg.Notes {
+				e.hint("%s", note)
+			}
+			return e.runBroker(c.Context, cfg, nil)
+		},
+	}
+}
+
+// readSettings merges file, environment and --set.
+func (e *env) readSettings(c *cli.Context, environ []string) (*broker.Settings, error) {
+	if environ == nil {
+		environ = os.Environ()
+	}
+	settings, err := broker.ReadSettings(broker.Layers{File: c.String("config"), Environ: environ, Set: c.StringSlice("set"), AllowUnknown: c.Bool("allow-unknown")})
+	if err != nil {
+		return nil, e.configErrors(err)
+	}
+	return settings, nil
+}
+
+// configErrors prints all but the last of several errors, and returns the last as the command's.
+func (e *env) configErrors(err error) error {
+	many, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return err
+	}
+	all := many.Unwrap()
+	for _, one := range all[:len(all)-1] {
+		printFailure(e.stderr, explain("read the configuration", one))
+		fmt.Fprintln(e.stderr)
+	}
+	return all[len(all)-1]
+}
+
+// logger makes the broker's logger: text on a terminal, JSON otherwise, always on stderr.
+func (e *env) logger(level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		f := usageError(fmt.Sprintf("unknown log level %q", level), "--log-level info")
+		f.why = "it is one of debug, info, warn, error"
+		return nil, f
+	}
+	options := &slog.HandlerOptions{Level: l}
+	if terminal(e.stderr) {
+		return slog.New(slog.NewTextHandler(e.stderr, options)), nil
+	}
+	return slog.New(slog.NewJSONHandler(e.stderr, options)), nil
+}
+
+// runBroker runs a broker in this process until ctx ends. onReady is called once it serves.
+func (e *env) runBroker(ctx context.Context, cfg broker.Config, onReady func(*broker.Broker)) error {
+	broker.TuneProcess(&cfg)
+	b, err := broker.New(cfg)
+	if err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if b.Ready(ctx) == nil && onReady != nil {
+			onReady(b)
+		}
+	}()
+	err = b.Run(ctx)
+	<-done
+	return brokerFailure(err)
+}
+
+// brokerFailure gives the reasons why a broker ended their exit code and their mend.
+func brokerFailure(err error) error {
+	if err == nil {
+		return nil
+	}
+	var f *failure
+	if errors.As(err, &f) {
+		return err
+	}
+	var mend *metadata.Error
+	if errors.As(err, &mend) {
+		return &failure{code: exitFailed, what: mend.What, why: mend.Why, fix: mend.Fix, cause: err}
+	}
+	return &failure{
+		code: exitFailed, what: "the broker stopped", why: oneLine(err.Error()), cause: err,
+		fix: "mend the cause, then start it again: what was acknowledged is on disk, and is recovered at start",
+	}
+}
+
+func oneLine(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ") }
+
+// noArguments refuses arguments of a command that has none.
+func noArguments(c *cli.Context) error {
+	if !c.Args().Present() {
+		return nil
+	}
+	f := usageError(fmt.Sprintf("unexpected argument %q", c.Args().First()), c.Command.HelpName+" --help")
+	f.why = "the command takes flags only"
+	return f
+}
