@@ -21,7 +21,10 @@ func newDraft(st *state) *draft {
 }
 
 // publish returns the finished state. The draft must not be used after it.
-func (d *draft) publish() *state { return &d.st }
+func (d *draft) publish() *state {
+	st := d.st // a copy, so that the draft itself can go
+	return &st
+}
 
 // ownTopic returns the topic of that name, which must exist, as a copy that this draft may change in place.
 func (d *draft) ownTopic(name string) *Topic {
@@ -31,13 +34,13 @@ func (d *draft) ownTopic(name string) *Topic {
 	}
 	c := *t
 	c.Partitions = slices.Clone(t.Partitions)
-	d.putTopic(&c)
+	d.putTopic(&c, true)
 	return &c
 }
 
-// putTopic stores t, which must be private to this draft, under its name, in place of an older version of the same topic
-// or as a new one.
-func (d *draft) putTopic(t *Topic) {
+// putTopic stores t under its name, in place of an older version of the same topic or as a new one. t must be private to
+// this draft; ownsPartitions says whether the array of its Partitions is private too.
+func (d *draft) putTopic(t *Topic, ownsPartitions bool) {
 	old, replaces := d.st.topics.get(t.Name)
 	if replaces {
 		delete(d.owned, old)
@@ -48,10 +51,12 @@ func (d *draft) putTopic(t *Topic) {
 			d.st.collisions = d.st.collisions.set(d.edit, metricName(t.Name), t.Name)
 		}
 	}
-	if d.owned == nil {
-		d.owned = make(map[*Topic]bool)
+	if ownsPartitions {
+		if d.owned == nil {
+			d.owned = make(map[*Topic]bool)
+		}
+		d.owned[t] = true
 	}
-	d.owned[t] = true
 	d.st.partitions += len(t.Partitions)
 	d.st.topics = d.st.topics.set(d.edit, t.Name, t)
 }

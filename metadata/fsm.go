@@ -1,0 +1,184 @@
+package metadata
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/metadata/metadatapb"
+)
+
+// command is one change of the state. Each kind lives in a file command_*.go with its fields, encoding and effect.
+type command interface {
+	kind() pb.CommandType
+	message() proto.Message
+	// apply makes the change or refuses it. It must look at nothing but the command, the draft and at; it must check
+	// before it writes, so that a refused command has no effect; and it must be a compare-and-set or recognize its own
+	// repetition (M11). The error is one of the sentinels, and like the value it is the same on every broker. A fatal
+	// error stops the broker.
+	apply(d *draft, at position) (any, error)
+}
+
+// position is where in the Raft log a command stands.
+type position struct{ index, term uint64 }
+
+// decodeCommand is the dispatch: every command type this binary knows.
+func decodeCommand(kind pb.CommandType, body []byte) (command, error) {
+	switch kind {
+	case pb.CommandType_COMMAND_INIT_CLUSTER:
+		return decodeInitCluster(body)
+	case pb.CommandType_COMMAND_REGISTER_BROKER:
+		return decodeRegisterBroker(body)
+	case pb.CommandType_COMMAND_CREATE_TOPIC:
+		return decodeCreateTopic(body)
+	case pb.CommandType_COMMAND_DELETE_TOPIC:
+		return decodeDeleteTopic(body)
+	case pb.CommandType_COMMAND_CREATE_PARTITIONS:
+		return decodeCreatePartitions(body)
+	case pb.CommandType_COMMAND_ALTER_CONFIGS:
+		return decodeAlterConfigs(body)
+	case pb.CommandType_COMMAND_ALLOCATE_PRODUCER_IDS:
+		return decodeAllocateProducerIDs(body)
+	case pb.CommandType_COMMAND_ALTER_PARTITION:
+		return decodeAlterPartition(body)
+	case pb.CommandType_COMMAND_CHAIN_PART:
+		return decodeChainPart(body)
+	}
+	return nil, fmt.Errorf("unknown command type %d: this entry was written by a newer version", kind)
+}
+
+// result is what one command of an entry led to.
+type result struct {
+	value any
+	err   error
+}
+
+// fatalError is an apply error after which this broker's state can't be trusted to equal the others' any more.
+type fatalError struct{ error }
+
+func (e fatalError) Unwrap() error { return e.error }
+
+// fsm applies committed entries. Raft calls it from one goroutine; only a snapshot's Persist runs beside it, on a state
+// that nobody changes any more (M3).
+//
+// An entry that this binary does not understand, or that is damaged, stops the broker (M2): skipping it would let this
+// broker's state drift from the others'. From then on nothing is applied, published or snapshotted.
+type fsm struct {
+	st     *state
+	index  uint64 // of the last entry with commands that is part of st
+	failed error
+
+	// published is called after st changed, with all of a batch at once, before the proposers hear of it (M12).
+	published func(st *state, index uint64)
+	// failure is called once, see Config.OnFailure.
+	failure func(error)
+}
+
+// Apply applies one entry. Raft uses ApplyBatch instead; tests that replay a log use this.
+func (f *fsm) Apply(l *raft.Log) any { return f.ApplyBatch([]*raft.Log{l})[0] }
+
+// ApplyBatch applies consecutive entries and publishes the outcome once. The answer to an entry is a []result, one for
+// each of its commands, or an error if the FSM has failed.
+func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
+	out := make([]any, len(logs))
+	var d *draft
+	index := f.index
+	for i, l := range logs {
+		if l.Type != raft.LogCommand {
+			continue
+		}
+		if f.failed == nil {
+			if d == nil {
+				d = newDraft(f.st)
+			}
+			results, err := applyEntry(d, l)
+			if err == nil {
+				out[i] = results
+				index = l.Index
+				continue
+			}
+			f.failed = fmt.Errorf("apply raft entry %d of term %d: %w", l.Index, l.Term, err)
+			f.failure(f.failed)
+		}
+		out[i] = fmt.Errorf("%w: %w", ErrFailed, f.failed)
+	}
+	if f.failed != nil || d == nil {
+		return out
+	}
+	f.st, f.index = d.publish(), index
+	f.published(f.st, f.index)
+	return out
+}
+
+// applyEntry applies the commands of one entry, in order. An error means that the entry can't be understood.
+func applyEntry(d *draft, l *raft.Log) ([]result, error) {
+	var entry pb.Entry
+	if err := unmarshal(l.Data, &entry); err != nil {
+		return nil, fmt.Errorf("decode entry: %w", err)
+	}
+	at := position{index: l.Index, term: l.Term}
+	results := make([]result, len(entry.Commands))
+	for i, c := range entry.Commands {
+		value, err := applyCommand(d, c, at)
+		if fatal, ok := errors.AsType[fatalError](err); ok {
+			return nil, fmt.Errorf("command %d of the entry: %w", i, fatal.error)
+		}
+		results[i] = result{value: value, err: err}
+	}
+	return results, nil
+}
+
+func applyCommand(d *draft, c *pb.Command, at position) (any, error) {
+	cmd, err := decodeCommand(c.Type, c.Body)
+	if err != nil {
+		return nil, fatalError{err}
+	}
+	if c.Term != at.term {
+		// Decided by a controller of another term, on a state that may have been an older one (M9).
+		return nil, ErrNotController
+	}
+	return cmd.apply(d, at)
+}
+
+// Snapshot captures the present state; it costs nothing, for a published state never changes.
+func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
+	if f.failed != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFailed, f.failed)
+	}
+	return &fsmSnapshot{st: f.st, index: f.index}, nil
+}
+
+// Restore replaces the state by a snapshot's. The new state is built and checked aside; after the swap nothing can fail
+// (M5).
+func (f *fsm) Restore(r io.ReadCloser) error {
+	defer r.Close()
+	if f.failed != nil {
+		return fmt.Errorf("%w: %w", ErrFailed, f.failed)
+	}
+	st, index, err := readSnapshot(r)
+	if err != nil {
+		return err
+	}
+	f.st, f.index = st, index
+	f.published(st, index)
+	return nil
+}
+
+type fsmSnapshot struct {
+	st    *state
+	index uint64
+}
+
+// Persist writes the snapshot. The sink is closed only when everything is in it; otherwise it is cancelled.
+func (s *fsmSnapshot) Persist(sink raft.SnapshotSink) error {
+	if err := writeSnapshot(sink, s.st, s.index); err != nil {
+		return errors.Join(err, sink.Cancel())
+	}
+	return sink.Close()
+}
+
+// Release is called when the snapshot is no longer needed.
+func (s *fsmSnapshot) Release() {}

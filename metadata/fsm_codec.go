@@ -1,0 +1,140 @@
+package metadata
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	pb "github.com/millrace/millrace/metadata/metadatapb"
+)
+
+var errUnknownField = errors.New("unknown field: written by a newer version")
+
+// unmarshal decodes b into m and refuses fields this binary does not know, at any depth: an older binary that ignored a
+// newer field of a command would go on with another state than its neighbours (M2).
+func unmarshal(b []byte, m proto.Message) error {
+	if err := proto.Unmarshal(b, m); err != nil {
+		return err
+	}
+	return refuseUnknown(m.ProtoReflect())
+}
+
+func refuseUnknown(m protoreflect.Message) error {
+	if len(m.GetUnknown()) > 0 {
+		return fmt.Errorf("%s: %w", m.Descriptor().FullName(), errUnknownField)
+	}
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		if f.Message() == nil || !m.Has(f) {
+			continue
+		}
+		if !f.IsList() {
+			if err := refuseUnknown(m.Get(f).Message()); err != nil {
+				return err
+			}
+			continue
+		}
+		list := m.Get(f).List()
+		for j := range list.Len() {
+			if err := refuseUnknown(list.Get(j).Message()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// bytes16 reads an id of 16 bytes.
+func bytes16(b []byte, what string) (id [16]byte, err error) {
+	if len(b) != len(id) {
+		return id, fmt.Errorf("%s of %d bytes instead of %d", what, len(b), len(id))
+	}
+	copy(id[:], b)
+	return id, nil
+}
+
+// encodeConfigs writes a map in the order of its keys, so that equal maps have equal bytes.
+func encodeConfigs(m map[string]string) []*pb.KeyValue {
+	if len(m) == 0 {
+		return nil
+	}
+	out := make([]*pb.KeyValue, 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, &pb.KeyValue{Key: k, Value: m[k]})
+	}
+	return out
+}
+
+// decodeConfigs reads what encodeConfigs wrote; no pairs give a nil map.
+func decodeConfigs(kvs []*pb.KeyValue) (map[string]string, error) {
+	if len(kvs) == 0 {
+		return nil, nil
+	}
+	m := make(map[string]string, len(kvs))
+	for _, kv := range kvs {
+		if _, ok := m[kv.Key]; ok {
+			return nil, fmt.Errorf("config %q twice", kv.Key)
+		}
+		m[kv.Key] = kv.Value
+	}
+	return m, nil
+}
+
+func encodeBroker(b *Broker) *pb.Broker {
+	m := &pb.Broker{
+		Id:              int32(b.ID),
+		Epoch:           b.Epoch,
+		Incarnation:     b.Incarnation[:],
+		Rack:            b.Rack,
+		Fenced:          b.Fenced,
+		Version:         b.Version,
+		MinFeatureLevel: b.MinFeatureLevel,
+		MaxFeatureLevel: b.MaxFeatureLevel,
+	}
+	for i := range b.Directories {
+		m.Directories = append(m.Directories, b.Directories[i][:])
+	}
+	for _, l := range b.Listeners {
+		m.Listeners = append(m.Listeners, &pb.Listener{Name: l.Name, Host: l.Host, Port: l.Port, Protocol: l.Protocol})
+	}
+	return m
+}
+
+func decodeBroker(m *pb.Broker) (*Broker, error) {
+	if m == nil {
+		return nil, errors.New("no broker")
+	}
+	if m.Id < 0 {
+		return nil, fmt.Errorf("broker id %d", m.Id)
+	}
+	incarnation, err := bytes16(m.Incarnation, "incarnation")
+	if err != nil {
+		return nil, err
+	}
+	b := &Broker{
+		ID:              BrokerID(m.Id),
+		Epoch:           m.Epoch,
+		Incarnation:     incarnation,
+		Rack:            m.Rack,
+		Fenced:          m.Fenced,
+		Version:         m.Version,
+		MinFeatureLevel: m.MinFeatureLevel,
+		MaxFeatureLevel: m.MaxFeatureLevel,
+	}
+	for _, d := range m.Directories {
+		id, err := bytes16(d, "directory id")
+		if err != nil {
+			return nil, err
+		}
+		b.Directories = append(b.Directories, id)
+	}
+	for _, l := range m.Listeners {
+		b.Listeners = append(b.Listeners, Listener{Name: l.Name, Host: l.Host, Port: l.Port, Protocol: l.Protocol})
+	}
+	return b, nil
+}

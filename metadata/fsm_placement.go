@@ -1,0 +1,133 @@
+package metadata
+
+import (
+	"fmt"
+	"slices"
+
+	pb "github.com/millrace/millrace/metadata/metadatapb"
+)
+
+// replicaSet is where the replicas of one partition are: broker and log directory of each, the preferred leader first.
+type replicaSet struct {
+	replicas    []BrokerID
+	directories []DirectoryID // parallel to replicas
+}
+
+// placementEncoder builds the columns of a pb.Placement. Directories are written once and named by index: with three
+// replicas a partition then takes some ten bytes instead of sixty.
+type placementEncoder struct {
+	m     pb.Placement
+	index map[DirectoryID]uint32
+}
+
+func (e *placementEncoder) add(replicas []BrokerID, directories []DirectoryID) {
+	if e.index == nil {
+		e.index = make(map[DirectoryID]uint32)
+	}
+	e.m.ReplicaCounts = append(e.m.ReplicaCounts, uint32(len(replicas)))
+	for i, r := range replicas {
+		e.m.Replicas = append(e.m.Replicas, int32(r))
+		dir := directories[i]
+		n, ok := e.index[dir]
+		if !ok {
+			n = uint32(len(e.m.Directories))
+			e.index[dir] = n
+			e.m.Directories = append(e.m.Directories, slices.Clone(dir[:]))
+		}
+		e.m.ReplicaDirectories = append(e.m.ReplicaDirectories, n)
+	}
+}
+
+func encodePlacement(sets []replicaSet) *pb.Placement {
+	var e placementEncoder
+	for _, s := range sets {
+		e.add(s.replicas, s.directories)
+	}
+	return &e.m
+}
+
+// decodePlacement reads a Placement and checks that its columns fit each other, that there is at least one partition, and
+// that each has distinct replicas, at least one. The slices of all partitions share two arrays.
+func decodePlacement(m *pb.Placement) ([]replicaSet, error) {
+	if m == nil || len(m.ReplicaCounts) == 0 {
+		return nil, fmt.Errorf("placement of no partitions")
+	}
+	if len(m.Replicas) != len(m.ReplicaDirectories) {
+		return nil, fmt.Errorf("placement with %d replicas and %d directories", len(m.Replicas), len(m.ReplicaDirectories))
+	}
+	dirs := make([]DirectoryID, len(m.Directories))
+	for i, b := range m.Directories {
+		id, err := bytes16(b, "directory id")
+		if err != nil {
+			return nil, err
+		}
+		dirs[i] = id
+	}
+	replicas := make([]BrokerID, len(m.Replicas))
+	directories := make([]DirectoryID, len(m.Replicas))
+	for i, r := range m.Replicas {
+		if r < 0 {
+			return nil, fmt.Errorf("placement on broker %d", r)
+		}
+		replicas[i] = BrokerID(r)
+		n := m.ReplicaDirectories[i]
+		if int64(n) >= int64(len(dirs)) {
+			return nil, fmt.Errorf("placement in directory %d of %d", n, len(dirs))
+		}
+		directories[i] = dirs[n]
+	}
+	sets := make([]replicaSet, len(m.ReplicaCounts))
+	at := 0
+	for i, n := range m.ReplicaCounts {
+		if n == 0 || int64(n) > int64(len(replicas)-at) {
+			return nil, fmt.Errorf("placement of partition %d with %d of the %d replicas that are left", i, n, len(replicas)-at)
+		}
+		end := at + int(n)
+		sets[i] = replicaSet{replicas[at:end:end], directories[at:end:end]}
+		if hasDuplicates(sets[i].replicas) {
+			return nil, fmt.Errorf("placement of partition %d twice on one broker: %v", i, sets[i].replicas)
+		}
+		at = end
+	}
+	if at != len(replicas) {
+		return nil, fmt.Errorf("placement with %d replicas of no partition", len(replicas)-at)
+	}
+	return sets, nil
+}
+
+// hasDuplicates reports whether an id is in ids twice. Replica lists are short, so comparing pairs beats a map.
+func hasDuplicates(ids []BrokerID) bool {
+	for i, id := range ids {
+		if slices.Contains(ids[:i], id) {
+			return true
+		}
+	}
+	return false
+}
+
+// newPartitions makes the partitions of a placement: every replica whose broker is not fenced is in the ISR and the first
+// of them leads. It refuses with ErrStale what is not true any more at this place in the log: an unknown broker or
+// directory, or nobody who could lead.
+func (d *draft) newPartitions(sets []replicaSet) ([]Partition, error) {
+	partitions := make([]Partition, len(sets))
+	for i, set := range sets {
+		isr := make([]BrokerID, 0, len(set.replicas))
+		for j, id := range set.replicas {
+			b := d.st.broker(id)
+			if b == nil || !slices.Contains(b.Directories, set.directories[j]) {
+				return nil, ErrStale
+			}
+			if !b.Fenced {
+				isr = append(isr, id)
+			}
+		}
+		if len(isr) == 0 {
+			return nil, ErrStale
+		}
+		if len(isr) == len(set.replicas) {
+			isr = set.replicas // equal, and immutable: share
+		}
+		partitions[i] = Partition{Leader: isr[0], Replicas: set.replicas, ISR: isr, Directories: set.directories}
+	}
+	return partitions, nil
+}

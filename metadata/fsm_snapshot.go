@@ -1,0 +1,444 @@
+package metadata
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/metadata/metadatapb"
+)
+
+// A snapshot is a stream of records, so that neither writer nor reader holds more than one encoded record:
+//
+//	8 bytes   magic "MILLRSS" and the format version 1
+//	records   until the end of the stream, each
+//	          4 bytes  length n of the payload, little-endian
+//	          4 bytes  CRC-32C of the payload, little-endian
+//	          n bytes  payload: a pb.SnapshotRecord
+//
+// The first record is a header, the last a footer with the number of records before it. The bytes are a function of the
+// state and the index alone, and so serve as the state's hash too (I14).
+const (
+	snapshotMagic = "MILLRSS\x01"
+	// snapshotRecordLimit bounds a record; the largest are chains.
+	snapshotRecordLimit = 2 * maxChainBytes
+	// partitionsPerRecord cuts large topics into records of some 10 KiB.
+	partitionsPerRecord = 512
+	tombstonesPerRecord = 1024
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// stateHash is equal on two brokers that have applied the same entries, whether by replay or by snapshot.
+func stateHash(st *state, index uint64) [sha256.Size]byte {
+	h := sha256.New()
+	if err := writeSnapshot(h, st, index); err != nil {
+		panic(fmt.Sprintf("metadata: hash of the state at %d: %v", index, err)) // a hash takes any bytes
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// snapshotWriter frames records.
+type snapshotWriter struct {
+	w       *bufio.Writer
+	buf     []byte
+	records uint64
+}
+
+func (sw *snapshotWriter) write(rec *pb.SnapshotRecord) error {
+	buf, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(append(sw.buf[:0], make([]byte, 8)...), rec)
+	if err != nil {
+		return fmt.Errorf("encode snapshot record %d: %w", sw.records, err)
+	}
+	sw.buf = buf
+	payload := buf[8:]
+	if len(payload) > snapshotRecordLimit {
+		return fmt.Errorf("encode snapshot record %d: %d bytes", sw.records, len(payload))
+	}
+	binary.LittleEndian.PutUint32(buf[0:], uint32(len(payload)))
+	binary.LittleEndian.PutUint32(buf[4:], crc32.Checksum(payload, castagnoli))
+	if _, err := sw.w.Write(buf); err != nil {
+		return fmt.Errorf("write snapshot record %d: %w", sw.records, err)
+	}
+	sw.records++
+	return nil
+}
+
+// writeSnapshot writes the state after the entry at index.
+func writeSnapshot(w io.Writer, st *state, index uint64) error {
+	sw := &snapshotWriter{w: bufio.NewWriterSize(w, 64<<10)}
+	if _, err := sw.w.WriteString(snapshotMagic); err != nil {
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	err := sw.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Header{Header: &pb.SnapshotHeader{
+		Index:           index,
+		ClusterId:       st.clusterID,
+		FeatureLevel:    st.featureLevel,
+		LastBrokerEpoch: st.lastBrokerEpoch,
+		NextProducerId:  st.nextProducerID,
+	}}})
+	for i := 0; err == nil && i < len(st.brokers); i++ {
+		err = sw.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Broker{Broker: encodeBroker(st.brokers[i])}})
+	}
+	for i := 0; err == nil && i < len(st.configs); i++ {
+		c := st.configs[i]
+		err = sw.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Configs{Configs: &pb.SnapshotConfigs{
+			BrokerId: int32(c.ID), Version: c.Version, Values: encodeConfigs(c.Values),
+		}}})
+	}
+	if err != nil {
+		return err
+	}
+	for _, t := range st.topics.all() {
+		if err := sw.writeTopic(t); err != nil {
+			return err
+		}
+	}
+	if err := sw.writeTombstones(st.tombstones); err != nil {
+		return err
+	}
+	for _, c := range st.chains {
+		err := sw.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Chain{Chain: &pb.SnapshotChain{
+			ChainId: c.ID[:], Parts: c.Parts, Bodies: c.Bodies,
+		}}})
+		if err != nil {
+			return err
+		}
+	}
+	footer := &pb.SnapshotFooter{Records: sw.records}
+	if err := sw.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Footer{Footer: footer}}); err != nil {
+		return err
+	}
+	if err := sw.w.Flush(); err != nil {
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	return nil
+}
+
+func (sw *snapshotWriter) writeTopic(t *Topic) error {
+	err := sw.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Topic{Topic: &pb.SnapshotTopic{
+		TopicId:       t.ID[:],
+		Name:          t.Name,
+		Configs:       encodeConfigs(t.Configs),
+		ConfigVersion: t.configVersion,
+		Partitions:    uint32(len(t.Partitions)),
+	}}})
+	for chunk := range slices.Chunk(t.Partitions, partitionsPerRecord) {
+		if err != nil {
+			return err
+		}
+		err = sw.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Partitions{Partitions: encodePartitions(chunk)}})
+	}
+	return err
+}
+
+func (sw *snapshotWriter) writeTombstones(stones tree[TopicID, tombstone]) error {
+	m := &pb.SnapshotTombstones{}
+	rec := &pb.SnapshotRecord{Record: &pb.SnapshotRecord_Tombstones{Tombstones: m}}
+	for id, stone := range stones.all() {
+		m.TopicIds = append(m.TopicIds, id[:]...)
+		m.RequestIds = append(m.RequestIds, stone.Request[:]...)
+		if len(m.TopicIds) == tombstonesPerRecord*len(id) {
+			if err := sw.write(rec); err != nil {
+				return err
+			}
+			m.TopicIds, m.RequestIds = m.TopicIds[:0], m.RequestIds[:0]
+		}
+	}
+	if len(m.TopicIds) == 0 {
+		return nil
+	}
+	return sw.write(rec)
+}
+
+func encodePartitions(partitions []Partition) *pb.SnapshotPartitions {
+	var e placementEncoder
+	m := &pb.SnapshotPartitions{}
+	for i := range partitions {
+		p := &partitions[i]
+		e.add(p.Replicas, p.Directories)
+		m.Leaders = append(m.Leaders, int32(p.Leader))
+		m.LeaderEpochs = append(m.LeaderEpochs, p.LeaderEpoch)
+		m.PartitionEpochs = append(m.PartitionEpochs, p.PartitionEpoch)
+		m.IsrCounts = append(m.IsrCounts, uint32(len(p.ISR)))
+		for _, id := range p.ISR {
+			m.Isr = append(m.Isr, int32(id))
+		}
+		m.ElrCounts = append(m.ElrCounts, uint32(len(p.ELR)))
+		for _, id := range p.ELR {
+			m.Elr = append(m.Elr, int32(id))
+		}
+	}
+	m.Placement = &e.m
+	return m
+}
+
+func decodePartitions(m *pb.SnapshotPartitions) ([]Partition, error) {
+	sets, err := decodePlacement(m.Placement)
+	if err != nil {
+		return nil, err
+	}
+	n := len(sets)
+	if len(m.Leaders) != n || len(m.LeaderEpochs) != n || len(m.PartitionEpochs) != n {
+		return nil, fmt.Errorf("columns of %d, %d, %d, %d partitions", n, len(m.Leaders), len(m.LeaderEpochs), len(m.PartitionEpochs))
+	}
+	isr, err := splitColumn(m.Isr, m.IsrCounts, n)
+	if err != nil {
+		return nil, fmt.Errorf("ISR: %w", err)
+	}
+	elr, err := splitColumn(m.Elr, m.ElrCounts, n)
+	if err != nil {
+		return nil, fmt.Errorf("ELR: %w", err)
+	}
+	partitions := make([]Partition, n)
+	for i := range partitions {
+		if slices.Equal(isr[i], sets[i].replicas) {
+			isr[i] = sets[i].replicas // the common case shares
+		}
+		partitions[i] = Partition{
+			Leader:         BrokerID(m.Leaders[i]),
+			LeaderEpoch:    m.LeaderEpochs[i],
+			PartitionEpoch: m.PartitionEpochs[i],
+			Replicas:       sets[i].replicas,
+			ISR:            isr[i],
+			ELR:            elr[i],
+			Directories:    sets[i].directories,
+		}
+	}
+	return partitions, nil
+}
+
+// splitColumn cuts a column of ids into the lists of n partitions; an empty list is nil.
+func splitColumn(column []int32, counts []uint32, n int) ([][]BrokerID, error) {
+	if len(counts) != n {
+		return nil, fmt.Errorf("%d counts for %d partitions", len(counts), n)
+	}
+	ids := make([]BrokerID, len(column))
+	for i, id := range column {
+		ids[i] = BrokerID(id)
+	}
+	out := make([][]BrokerID, n)
+	at := 0
+	for i, c := range counts {
+		if int64(c) > int64(len(ids)-at) {
+			return nil, fmt.Errorf("count %d with %d ids left", c, len(ids)-at)
+		}
+		if c > 0 {
+			end := at + int(c)
+			out[i] = ids[at:end:end]
+			at = end
+		}
+	}
+	if at != len(ids) {
+		return nil, fmt.Errorf("%d ids of no partition", len(ids)-at)
+	}
+	return out, nil
+}
+
+// snapshotReader reads what snapshotWriter wrote. Everything it returns has passed its checksum.
+type snapshotReader struct {
+	r       *bufio.Reader
+	buf     bytes.Buffer
+	records uint64
+}
+
+// next returns the next record, or io.EOF at the end of the stream.
+func (sr *snapshotReader) next() (*pb.SnapshotRecord, error) {
+	var head [8]byte
+	if _, err := io.ReadFull(sr.r, head[:]); err != nil {
+		if err == io.EOF {
+			return nil, io.EOF
+		}
+		return nil, fmt.Errorf("read snapshot record %d: %w", sr.records, err)
+	}
+	n := binary.LittleEndian.Uint32(head[0:])
+	if n > snapshotRecordLimit {
+		return nil, fmt.Errorf("read snapshot record %d: length %d", sr.records, n)
+	}
+	sr.buf.Reset() // grows as bytes arrive, whatever the length claims
+	if _, err := io.CopyN(&sr.buf, sr.r, int64(n)); err != nil {
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, fmt.Errorf("read snapshot record %d: %w", sr.records, err)
+	}
+	if crc32.Checksum(sr.buf.Bytes(), castagnoli) != binary.LittleEndian.Uint32(head[4:]) {
+		return nil, fmt.Errorf("read snapshot record %d: checksum differs", sr.records)
+	}
+	rec := &pb.SnapshotRecord{}
+	if err := unmarshal(sr.buf.Bytes(), rec); err != nil {
+		return nil, fmt.Errorf("decode snapshot record %d: %w", sr.records, err)
+	}
+	sr.records++
+	return rec, nil
+}
+
+// readSnapshot builds the state of a snapshot, from nothing, and returns it with the index of the last entry in it. An
+// error leaves nothing behind (M5).
+func readSnapshot(r io.Reader) (*state, uint64, error) {
+	sr := &snapshotReader{r: bufio.NewReaderSize(r, 64<<10)}
+	magic := make([]byte, len(snapshotMagic))
+	if _, err := io.ReadFull(sr.r, magic); err != nil {
+		return nil, 0, fmt.Errorf("read snapshot: %w", err)
+	}
+	if string(magic) != snapshotMagic {
+		return nil, 0, fmt.Errorf("read snapshot: format %q instead of %q", magic, snapshotMagic)
+	}
+	b := snapshotBuilder{d: newDraft(newState())}
+	for !b.complete {
+		rec, err := sr.next()
+		if err == io.EOF {
+			err = fmt.Errorf("read snapshot: ends without footer after %d records: %w", sr.records, io.ErrUnexpectedEOF)
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		if err := b.add(rec, sr.records-1); err != nil {
+			return nil, 0, fmt.Errorf("snapshot record %d: %w", sr.records-1, err)
+		}
+	}
+	if _, err := sr.r.ReadByte(); err == nil {
+		return nil, 0, errors.New("read snapshot: goes on after the footer")
+	} else if err != io.EOF {
+		return nil, 0, fmt.Errorf("read snapshot: %w", err)
+	}
+	return b.d.publish(), b.index, nil
+}
+
+// snapshotBuilder takes records in their order and refuses a state that no sequence of commands could have made.
+type snapshotBuilder struct {
+	d        *draft
+	index    uint64
+	begun    bool
+	complete bool
+	topic    *Topic // whose partitions come next
+	missing  int    // how many of them
+}
+
+func (b *snapshotBuilder) add(rec *pb.SnapshotRecord, before uint64) error {
+	if h := rec.GetHeader(); (h != nil) == b.begun {
+		return errors.New("header missing or not first")
+	}
+	if _, more := rec.Record.(*pb.SnapshotRecord_Partitions); !more && b.missing > 0 {
+		return fmt.Errorf("topic %s lacks %d partitions", b.topic.Name, b.missing)
+	}
+	st := &b.d.st
+	switch rec := rec.Record.(type) {
+	case *pb.SnapshotRecord_Header:
+		b.begun = true
+		b.index = rec.Header.Index
+		st.clusterID = rec.Header.ClusterId
+		st.featureLevel = rec.Header.FeatureLevel
+		st.lastBrokerEpoch = rec.Header.LastBrokerEpoch
+		st.nextProducerID = rec.Header.NextProducerId
+		if st.featureLevel > MaxFeatureLevel {
+			return fmt.Errorf("feature level %d, this binary knows %d", st.featureLevel, MaxFeatureLevel)
+		}
+	case *pb.SnapshotRecord_Broker:
+		broker, err := decodeBroker(rec.Broker)
+		if err != nil {
+			return err
+		}
+		if n := len(st.brokers); n > 0 && st.brokers[n-1].ID >= broker.ID {
+			return fmt.Errorf("broker %d out of order", broker.ID)
+		}
+		st.brokers = append(st.brokers, broker)
+	case *pb.SnapshotRecord_Configs:
+		values, err := decodeConfigs(rec.Configs.Values)
+		if err != nil {
+			return err
+		}
+		c := &brokerConfigs{ID: BrokerID(rec.Configs.BrokerId), Version: rec.Configs.Version, Values: values}
+		if n := len(st.configs); c.ID < NoBroker || n > 0 && st.configs[n-1].ID >= c.ID {
+			return fmt.Errorf("configs of broker %d out of order", c.ID)
+		}
+		st.configs = append(st.configs, c)
+	case *pb.SnapshotRecord_Topic:
+		return b.addTopic(rec.Topic)
+	case *pb.SnapshotRecord_Partitions:
+		return b.addPartitions(rec.Partitions)
+	case *pb.SnapshotRecord_Tombstones:
+		return b.addTombstones(rec.Tombstones)
+	case *pb.SnapshotRecord_Chain:
+		id, err := bytes16(rec.Chain.ChainId, "chain id")
+		if err != nil {
+			return err
+		}
+		if len(rec.Chain.Bodies) >= int(rec.Chain.Parts) || len(st.chains) == maxChains {
+			return fmt.Errorf("chain %x with %d of %d parts, the %d. one", id, len(rec.Chain.Bodies), rec.Chain.Parts, len(st.chains)+1)
+		}
+		st.chains = append(st.chains, &chain{ID: id, Parts: rec.Chain.Parts, Bodies: rec.Chain.Bodies})
+	case *pb.SnapshotRecord_Footer:
+		if rec.Footer.Records != before {
+			return fmt.Errorf("footer counts %d records, there were %d", rec.Footer.Records, before)
+		}
+		b.complete = true
+	default:
+		return errors.New("empty record")
+	}
+	return nil
+}
+
+func (b *snapshotBuilder) addTopic(m *pb.SnapshotTopic) error {
+	id, err := bytes16(m.TopicId, "topic id")
+	if err != nil {
+		return err
+	}
+	configs, err := decodeConfigs(m.Configs)
+	if err != nil {
+		return fmt.Errorf("topic %s: %w", m.Name, err)
+	}
+	switch {
+	case m.Name == "" || m.Partitions == 0:
+		return fmt.Errorf("topic %q with %d partitions", m.Name, m.Partitions)
+	case b.d.st.topic(m.Name) != nil:
+		return fmt.Errorf("topic %s twice", m.Name)
+	case b.d.st.topicByID(TopicID(id)) != nil:
+		return fmt.Errorf("topic id %s twice", TopicID(id))
+	}
+	b.topic = &Topic{Name: m.Name, ID: id, Configs: configs, configVersion: m.ConfigVersion}
+	b.missing = int(m.Partitions)
+	b.d.putTopic(b.topic, false)
+	return nil
+}
+
+func (b *snapshotBuilder) addPartitions(m *pb.SnapshotPartitions) error {
+	if b.missing == 0 {
+		return errors.New("partitions of no topic")
+	}
+	partitions, err := decodePartitions(m)
+	if err != nil {
+		return fmt.Errorf("partitions of topic %s: %w", b.topic.Name, err)
+	}
+	if len(partitions) > b.missing {
+		return fmt.Errorf("topic %s has %d partitions too many", b.topic.Name, len(partitions)-b.missing)
+	}
+	if b.topic.Partitions == nil && len(partitions) == b.missing {
+		b.topic.Partitions = partitions
+	} else {
+		b.topic.Partitions = append(b.topic.Partitions, partitions...)
+	}
+	b.missing -= len(partitions)
+	b.d.st.partitions += len(partitions)
+	return nil
+}
+
+func (b *snapshotBuilder) addTombstones(m *pb.SnapshotTombstones) error {
+	if len(m.TopicIds) != len(m.RequestIds) || len(m.TopicIds)%len(TopicID{}) != 0 {
+		return fmt.Errorf("tombstones of %d and %d bytes", len(m.TopicIds), len(m.RequestIds))
+	}
+	for i := 0; i < len(m.TopicIds); i += len(TopicID{}) {
+		id := TopicID(m.TopicIds[i : i+16])
+		stone := tombstone{Request: requestID(m.RequestIds[i : i+16])}
+		b.d.st.tombstones = b.d.st.tombstones.set(b.d.edit, id, stone)
+	}
+	return nil
+}
