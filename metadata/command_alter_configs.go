@@ -55,6 +55,7 @@ func decodeAlterConfigs(body []byte) (command, error) {
 	return c, nil
 }
 
+// apply returns true.
 func (c *alterConfigs) apply(d *draft, at position) (any, error) {
 	if !c.topic.IsZero() {
 		t := d.st.topicByID(c.topic)
@@ -68,7 +69,7 @@ func (c *alterConfigs) apply(d *draft, at position) (any, error) {
 		changed.Configs = c.change(t.Configs)
 		changed.configVersion = at.index
 		d.putTopic(&changed, d.owned[t])
-		return nil, nil
+		return true, nil
 	}
 	if c.broker != NoBroker && d.st.broker(c.broker) == nil {
 		return nil, ErrUnknownBroker
@@ -82,7 +83,7 @@ func (c *alterConfigs) apply(d *draft, at position) (any, error) {
 		return nil, ErrStale
 	}
 	d.putConfigs(&brokerConfigs{ID: c.broker, Version: at.index, Values: c.change(values)})
-	return nil, nil
+	return true, nil
 }
 
 // change returns the values after the command, as a new map; nil when none is left.

@@ -73,6 +73,8 @@ type fsm struct {
 
 	// published is called after st changed, with all of a batch at once, before the proposers hear of it (M12).
 	published func(st *state, index uint64)
+	// persisted is called after a snapshot was written. May be nil.
+	persisted func()
 	// failure is called once, see Config.OnFailure.
 	failure func(error)
 }
@@ -148,7 +150,7 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	if f.failed != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFailed, f.failed)
 	}
-	return &fsmSnapshot{st: f.st, index: f.index}, nil
+	return &fsmSnapshot{st: f.st, index: f.index, persisted: f.persisted}, nil
 }
 
 // Restore replaces the state by a snapshot's. The new state is built and checked aside; after the swap nothing can fail
@@ -168,8 +170,9 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 }
 
 type fsmSnapshot struct {
-	st    *state
-	index uint64
+	st        *state
+	index     uint64
+	persisted func()
 }
 
 // Persist writes the snapshot. The sink is closed only when everything is in it; otherwise it is cancelled.
@@ -177,7 +180,13 @@ func (s *fsmSnapshot) Persist(sink raft.SnapshotSink) error {
 	if err := writeSnapshot(sink, s.st, s.index); err != nil {
 		return errors.Join(err, sink.Cancel())
 	}
-	return sink.Close()
+	if err := sink.Close(); err != nil {
+		return err
+	}
+	if s.persisted != nil {
+		s.persisted()
+	}
+	return nil
 }
 
 // Release is called when the snapshot is no longer needed.

@@ -15,8 +15,11 @@ import (
 const (
 	// maxEntryBytes bounds the data of one Raft entry.
 	maxEntryBytes = 256 << 10
+	// maxCommandBytes bounds one command in an entry, its envelope included; a larger one becomes a chain. At half an entry,
+	// one that has room for any command is at least half full.
+	maxCommandBytes = maxEntryBytes / 2
 	// maxPartBytes is the payload of one part; it leaves room for the envelope.
-	maxPartBytes = maxEntryBytes - 1<<10
+	maxPartBytes = maxCommandBytes - 256
 	// maxChainBytes bounds a command as a whole.
 	maxChainBytes = 16 << 20
 	// maxChains bounds the unfinished chains that the state may hold: those of proposers that died half-way. When another

@@ -1,0 +1,122 @@
+package metadata
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// maxAttempts bounds how often an operation is decided anew because another change came between its decision and its
+// commit. Each attempt that fails means that somebody else's change got through, so this many in a row take a storm.
+const maxAttempts = 32
+
+// controller returns the present lead, or the error that a caller gets who asks a broker that has none. With several
+// brokers the request is forwarded before it comes here (D15).
+func (s *Store) controller() (*lead, error) {
+	if l := s.lead.Load(); l != nil {
+		return l, nil
+	}
+	select {
+	case <-s.failed.c:
+		return nil, fmt.Errorf("%w: %w", ErrFailed, s.failed.err)
+	case <-s.stop:
+		return nil, ErrClosed
+	default:
+	}
+	e := &Error{Kind: ErrNotController, What: "this broker is not the controller"}
+	if id := s.Image().ControllerID(); id != NoBroker && id != s.cfg.NodeID {
+		e.Why, e.Fix = "broker "+id.String()+" is", "ask that broker, or try again"
+	} else {
+		e.Why, e.Fix = "the metadata quorum has no leader at the moment", "try again in a moment; if it lasts, see that a majority of the voters runs"
+	}
+	return nil, e
+}
+
+// plan is one item of a request under way: decide looks at an Image and makes the command that carries the item out, or
+// refuses it, or finds that there is nothing to commit; done takes the outcome.
+type plan struct {
+	decide func(im *Image) (command, error)
+	done   func(value any, err error)
+}
+
+// carryOut decides and proposes the plans together, and those again whose decision was overtaken by another change.
+// Within one round all are decided on the same Image.
+func (s *Store) carryOut(ctx context.Context, plans []plan) {
+	for attempt := 1; len(plans) > 0; attempt++ {
+		l, err := s.controller()
+		if err != nil {
+			for _, p := range plans {
+				p.done(nil, err)
+			}
+			return
+		}
+		im := s.Image()
+		var commands []command
+		var proposed []plan
+		for _, p := range plans {
+			c, err := p.decide(im)
+			if err != nil || c == nil {
+				p.done(nil, err)
+				continue
+			}
+			commands = append(commands, c)
+			proposed = append(proposed, p)
+		}
+		plans = nil
+		for i, r := range s.proposeAll(ctx, l.term, commands) {
+			if errors.Is(r.err, ErrStale) && attempt < maxAttempts && ctx.Err() == nil {
+				plans = append(plans, proposed[i])
+				continue
+			}
+			proposed[i].done(r.value, r.err)
+		}
+	}
+}
+
+// effectiveConfig is what the configs of this broker come to, the committed ones above the static ones.
+func (s *Store) effectiveConfig(im *Image) map[string]string {
+	return BrokerLayers{
+		Static:         s.cfg.StaticConfig,
+		DynamicDefault: im.BrokerConfig(NoBroker),
+		Dynamic:        im.BrokerConfig(s.cfg.NodeID),
+	}.Effective()
+}
+
+// defaultPartitions is num.partitions.
+func defaultPartitions(effective map[string]string) int32 {
+	value, ok := effective["num.partitions"]
+	if !ok {
+		if k, found := LookupConfig(ConfigBroker, "num.partitions"); found {
+			value = k.Default
+		}
+	}
+	if n, err := strconv.ParseInt(value, 10, 32); err == nil && n > 0 {
+		return int32(n)
+	}
+	return 1
+}
+
+// AllocateProducerIDs reserves a block of producer ids: first … first+count-1. A block is never given out twice, not even
+// when its caller dies before using it (P5).
+func (s *Store) AllocateProducerIDs(ctx context.Context) (first int64, count int, err error) {
+	s.allocating.Lock() // two at a time would only make each other stale
+	defer s.allocating.Unlock()
+	s.carryOut(ctx, []plan{{
+		decide: func(im *Image) (command, error) {
+			return &allocateProducerIDs{expectedNext: im.st.nextProducerID, count: producerIDBlock}, nil
+		},
+		done: func(value any, e error) {
+			if err = e; err == nil {
+				first = value.(int64)
+			}
+		},
+	}})
+	if err != nil {
+		return 0, 0, fmt.Errorf("allocate producer ids: %w", err)
+	}
+	return first, producerIDBlock, nil
+}
+
+// producerIDBlock is how many producer ids one allocation covers, as in Kafka (KIP-730).
+const producerIDBlock = 1000

@@ -1,0 +1,169 @@
+package metadata
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// RegisterBroker registers a broker and returns its new broker epoch. The leader epoch of every partition that it leads
+// grows by one, so that nothing written under the old registration can be continued under the same epoch (R14). The
+// caller must not start a replica before Image().Broker(id).Epoch is the returned one (M16); at the controller itself it
+// is when RegisterBroker returns.
+//
+// Errors: ErrDuplicateBroker while another process of that id lives (M13), ErrInvalidRequest, ErrPolicyViolation when the
+// cluster's feature level is not one the broker knows.
+func (s *Store) RegisterBroker(ctx context.Context, r Registration) (epoch int64, err error) {
+	b, err := newBroker(r)
+	if err != nil {
+		return 0, err
+	}
+	var out registered
+	s.carryOut(ctx, []plan{{
+		decide: func(im *Image) (command, error) { return s.decideRegistration(im, b) },
+		done: func(value any, e error) {
+			if err = e; err == nil {
+				out = value.(registered)
+			}
+		},
+	}})
+	if err != nil {
+		return 0, fmt.Errorf("register broker %d: %w", r.ID, err)
+	}
+	s.logger.Info("broker registered", "broker", r.ID, "epoch", out.Epoch, "partitions led", out.Bumped)
+	for _, tp := range out.Lost {
+		if slices.Contains(out.Restarted, tp) {
+			s.logger.Error("partition starts anew: its only replica is gone with its log directory",
+				"topic", tp.Topic, "partition", tp.Partition, "broker", r.ID)
+			continue
+		}
+		s.logger.Warn("replica must be copied anew: it is gone with its log directory",
+			"topic", tp.Topic, "partition", tp.Partition, "broker", r.ID)
+	}
+	return out.Epoch, nil
+}
+
+func newBroker(r Registration) (*Broker, error) {
+	bad := func(why string) (*Broker, error) {
+		return nil, &Error{
+			Kind: ErrInvalidRequest,
+			What: fmt.Sprintf("broker %d can't be registered", r.ID),
+			Why:  why,
+			Fix:  "this is an error of the broker's software, not of its configuration",
+		}
+	}
+	switch {
+	case r.ID < 0:
+		return bad("its id is negative")
+	case r.Incarnation == [16]byte{}:
+		return bad("it has no incarnation id")
+	case len(r.Directories) == 0:
+		return bad("it has no log directory")
+	}
+	for i, d := range r.Directories {
+		if d == (DirectoryID{}) || slices.Contains(r.Directories[:i], d) {
+			return bad(fmt.Sprintf("the id %x of its log directory %d is zero or there twice", d, i))
+		}
+	}
+	if r.MinFeatureLevel == 0 && r.MaxFeatureLevel == 0 {
+		r.MinFeatureLevel, r.MaxFeatureLevel = MinFeatureLevel, MaxFeatureLevel
+	}
+	return &Broker{
+		ID:              r.ID,
+		Incarnation:     r.Incarnation,
+		Directories:     slices.Clone(r.Directories),
+		Rack:            r.Rack,
+		Listeners:       slices.Clone(r.Listeners),
+		Version:         r.Version,
+		MinFeatureLevel: r.MinFeatureLevel,
+		MaxFeatureLevel: r.MaxFeatureLevel,
+	}, nil
+}
+
+func (s *Store) decideRegistration(im *Image, b *Broker) (command, error) {
+	c := &registerBroker{broker: b}
+	if level := im.st.featureLevel; level < b.MinFeatureLevel || level > b.MaxFeatureLevel {
+		return nil, &Error{
+			Kind: ErrPolicyViolation,
+			What: fmt.Sprintf("broker %d knows the feature levels %d to %d", b.ID, b.MinFeatureLevel, b.MaxFeatureLevel),
+			Why:  fmt.Sprintf("the cluster is at level %d", level),
+			Fix:  "start it with the version the other brokers run",
+		}
+	}
+	old := im.Broker(b.ID)
+	if old == nil {
+		return c, nil
+	}
+	c.expectedEpoch = old.Epoch
+	if old.Incarnation != b.Incarnation && s.cfg.Alive != nil && s.cfg.Alive(old.ID, old.Epoch) {
+		return nil, &Error{
+			Kind: ErrDuplicateBroker,
+			What: fmt.Sprintf("broker id %d is taken", b.ID),
+			Why:  fmt.Sprintf("another process registered it and is alive (epoch %d)", old.Epoch),
+			Fix:  "stop that process first, or give this one its own node.id and data directory",
+		}
+	}
+	return c, nil
+}
+
+// AlterPartition changes ISRs on behalf of their leader. Broker epoch, leader epoch and partition epoch are compared
+// inside Apply (R11). A replica that leaves an ISR which is then too small for min.insync.replicas becomes an eligible
+// leader replica; once the ISR is large enough there are none (KIP-966).
+//
+// Errors of a change: ErrStaleBrokerEpoch, ErrUnknownTopicID, ErrUnknownPartition, ErrFencedLeaderEpoch, ErrStale (another
+// partition epoch), ErrIneligibleReplica, ErrInvalidRequest. None of them is tried again here: the leader decides anew.
+func (s *Store) AlterPartition(ctx context.Context, leader BrokerID, leaderBrokerEpoch int64, changes []PartitionChange) []PartitionResult {
+	results := make([]PartitionResult, len(changes))
+	l, err := s.controller()
+	if err != nil {
+		for i := range results {
+			results[i].Err = err
+		}
+		return results
+	}
+	im := s.Image()
+	effective := s.effectiveConfig(im)
+	commands := make([]command, len(changes))
+	for i, ch := range changes {
+		commands[i] = &alterPartition{
+			leader:            leader,
+			leaderBrokerEpoch: leaderBrokerEpoch,
+			topic:             ch.TopicID,
+			partition:         ch.Partition,
+			leaderEpoch:       ch.LeaderEpoch,
+			partitionEpoch:    ch.PartitionEpoch,
+			isr:               ch.ISR,
+			elr:               nextELR(im, effective, ch),
+		}
+	}
+	for i, r := range s.proposeAll(ctx, l.term, commands) {
+		if r.err != nil {
+			results[i].Err = fmt.Errorf("alter ISR of partition %d of topic id %s: %w", changes[i].Partition, changes[i].TopicID, r.err)
+			continue
+		}
+		results[i].Partition = r.value.(Partition)
+	}
+	return results
+}
+
+// nextELR returns the eligible leader replicas that go with a proposed ISR. What it is based on is compared by the
+// partition epoch in Apply.
+func nextELR(im *Image, effective map[string]string, ch PartitionChange) []BrokerID {
+	t := im.TopicByID(ch.TopicID)
+	if t == nil || ch.Partition < 0 || int(ch.Partition) >= len(t.Partitions) {
+		return nil // Apply refuses it
+	}
+	p := t.Partitions[ch.Partition]
+	settings, err := ResolveTopicSettings(effective, t.Configs)
+	if err != nil || len(ch.ISR) >= min(settings.MinISR(len(p.Replicas)), len(p.Replicas)) {
+		return nil
+	}
+	var elr []BrokerID
+	for _, id := range slices.Concat(p.ELR, p.ISR) {
+		inISR := slices.ContainsFunc(ch.ISR, func(m ISRMember) bool { return m.ID == id })
+		if !inISR && !slices.Contains(elr, id) {
+			elr = append(elr, id)
+		}
+	}
+	return elr
+}

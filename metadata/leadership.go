@@ -1,0 +1,139 @@
+package metadata
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// lead is the time during which this broker is the controller: from the moment at which it has applied everything that
+// was committed before its term (M9) until it loses the lead.
+type lead struct {
+	// term is part of every command decided on during this lead; the FSM refuses it in another term.
+	term uint64
+}
+
+// followerPoll is how often a follower that is not ready yet looks whether it has caught up.
+const followerPoll = 10 * time.Millisecond
+
+// IsController reports whether this broker leads the quorum and has applied all that was committed before (M9).
+func (s *Store) IsController() bool { return s.lead.Load() != nil }
+
+// followLeadership keeps lead and the Image's controller in step with Raft, until the Store is closed.
+func (s *Store) followLeadership() {
+	// The observer only wakes this goroutine, which then asks Raft: a dropped observation behind 16 others loses nothing.
+	observed := make(chan raft.Observation, 16)
+	observer := raft.NewObserver(observed, false, func(o *raft.Observation) bool {
+		_, ok := o.Data.(raft.LeaderObservation)
+		return ok
+	})
+	s.raft.RegisterObserver(observer)
+	defer s.raft.DeregisterObserver(observer)
+
+	catchUp := time.NewTicker(followerPoll)
+	defer catchUp.Stop()
+	ready := s.ready.c
+	for {
+		s.noteLeader()
+		select {
+		case leader := <-s.raft.LeaderCh():
+			if leader {
+				s.takeLead()
+			} else {
+				s.loseLead()
+			}
+		case <-observed:
+		case <-catchUp.C:
+			if s.caughtUp() {
+				s.setReady(nil)
+			}
+		case <-ready:
+			catchUp.Stop()
+			ready = nil
+		case <-s.stop:
+			return
+		}
+	}
+}
+
+func (s *Store) noteLeader() {
+	_, id := s.raft.LeaderWithID()
+	s.publishController(brokerOf(id))
+}
+
+// takeLead makes this broker the controller, once a barrier of its own term is applied: everything that earlier
+// controllers committed is then part of the state that it decides on (M9).
+func (s *Store) takeLead() {
+	term := s.raft.CurrentTerm()
+	if err := s.raft.Barrier(0).Error(); err != nil {
+		s.logger.Warn("lead of the metadata quorum lost before it began", "term", term, "error", err)
+		return // another signal of LeaderCh follows, if the lead comes back
+	}
+	if err := s.formCluster(term); err != nil {
+		s.logger.Warn("cluster id is not committed yet", "term", term, "error", err)
+		if errors.Is(err, ErrClusterMismatch) {
+			s.setReady(err)
+		}
+		return
+	}
+	s.lead.Store(&lead{term: term})
+	s.noteLeader()
+	s.logger.Info("this broker is the controller", "term", term, "version", s.Image().Version())
+	s.setReady(nil)
+}
+
+func (s *Store) loseLead() {
+	if s.lead.Swap(nil) != nil {
+		s.logger.Info("this broker is no longer the controller")
+	}
+}
+
+// formCluster makes sure that the cluster has its id, and that it is the configured one.
+func (s *Store) formCluster(term uint64) error {
+	if s.Image().ClusterID() == "" {
+		id := s.cfg.ClusterID
+		if id == "" {
+			id = s.newClusterID()
+		}
+		// No deadline: the proposer ends the wait when the lead or the Store does.
+		_, err := s.proposeIn(context.Background(), term, &initCluster{clusterID: id, featureLevel: MaxFeatureLevel})
+		if err != nil && !errors.Is(err, ErrStale) {
+			return err
+		}
+		s.logger.Info("cluster formed", "cluster", s.Image().ClusterID())
+	}
+	return s.checkCluster()
+}
+
+func (s *Store) checkCluster() error {
+	have := s.Image().ClusterID()
+	if s.cfg.ClusterID == "" || have == s.cfg.ClusterID {
+		return nil
+	}
+	return &Error{
+		Kind: ErrClusterMismatch,
+		What: fmt.Sprintf("metadata in %s belongs to cluster %s, this broker's data to cluster %s", s.cfg.Dir, have, s.cfg.ClusterID),
+		Why:  "folders of two clusters were mixed",
+		Fix:  "give the broker the metadata folder of its own cluster, or start it with empty directories",
+	}
+}
+
+// caughtUp reports whether a follower has applied all it knows to be committed, and the cluster has its id.
+func (s *Store) caughtUp() bool {
+	_, leader := s.raft.LeaderWithID()
+	if leader == "" || s.raft.State() != raft.Follower || s.Image().ClusterID() == "" {
+		return false
+	}
+	commit := s.raft.CommitIndex()
+	if commit == 0 || s.raft.AppliedIndex() < commit {
+		return false
+	}
+	if err := s.checkCluster(); err != nil {
+		s.setReady(err)
+		return false
+	}
+	return true
+}

@@ -1,0 +1,161 @@
+package metadata
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/raft"
+)
+
+// retainedSnapshots is how many snapshots are kept: the newest, and one to fall back to.
+const retainedSnapshots = 2
+
+// damagedDir is where damaged snapshots are moved, beside the folder of the good ones; nothing is deleted (I16).
+const damagedDir = "snapshots-damaged"
+
+// recovered is what Raft's files say before Raft is started.
+type recovered struct {
+	st    *state
+	index uint64 // of the last entry with commands in st
+	empty bool   // nothing was ever written here
+}
+
+// recoverState loads the newest snapshot that is whole, and makes sure that the log continues it without a gap. It does
+// here what Raft would do by itself, because Raft falls back to an older snapshot without looking whether the entries
+// in between still exist, and would come up with a state from which entries are missing (M6).
+//
+// Damaged newer snapshots are moved aside, so that Raft starts from the one that was loaded. If no start without loss is
+// possible, nothing is touched and the error says so; the directory is never taken for an empty one.
+func recoverState(dir string, snaps raft.SnapshotStore, logs raft.LogStore, logger *slog.Logger) (*recovered, error) {
+	metas, err := snaps.List()
+	if err != nil {
+		return nil, fmt.Errorf("list metadata snapshots in %s: %w", dir, err)
+	}
+	first, err := logs.FirstIndex()
+	if err != nil {
+		return nil, err
+	}
+	last, err := logs.LastIndex()
+	if err != nil {
+		return nil, err
+	}
+	folders, err := snapshotFolders(dir)
+	if err != nil {
+		return nil, err
+	}
+	r := &recovered{st: newState(), empty: len(metas) == 0 && folders == 0 && last == 0}
+	var from uint64 // raft index that the loaded snapshot reaches
+	var damaged []string
+	var why error
+	for _, meta := range metas {
+		st, index, err := loadSnapshot(snaps, meta.ID)
+		if err == nil {
+			r.st, r.index, from = st, index, meta.Index
+			break
+		}
+		why = errors.Join(why, fmt.Errorf("snapshot %s: %w", meta.ID, err))
+		damaged = append(damaged, meta.ID)
+	}
+	if err := checkContinues(logs, from, first, last, folders > 0, len(damaged) > 0 || folders > len(metas)); err != nil {
+		return nil, &Error{
+			Kind: ErrCorrupt,
+			What: fmt.Sprintf("metadata in %s is damaged: %v", dir, err),
+			Why:  whyDamaged(why, folders, len(metas)),
+			Fix:  "put the folder back from a backup, or move it away and let this broker join the others again; it is never treated as empty",
+		}
+	}
+	for _, id := range damaged {
+		if err := moveAside(dir, id); err != nil {
+			return nil, err
+		}
+		logger.Error("damaged metadata snapshot moved aside, continuing from an older one and the log",
+			"snapshot", id, "to", filepath.Join(dir, damagedDir), "index", from, "error", why)
+	}
+	return r, nil
+}
+
+func whyDamaged(why error, folders, readable int) string {
+	switch {
+	case why != nil:
+		return why.Error()
+	case folders > readable:
+		return fmt.Sprintf("%d of %d snapshots can't even be listed", folders-readable, folders)
+	}
+	return "entries or snapshots were removed by somebody else"
+}
+
+// checkContinues makes sure that the log, first to last, continues what ends at from. When that is an older snapshot,
+// every entry is looked at: some between the two snapshots can be missing in the middle of the log, if the newer one was
+// received from a leader.
+func checkContinues(logs raft.LogStore, from, first, last uint64, hadSnapshots, fellBack bool) error {
+	switch {
+	case last == 0 && from == 0 && hadSnapshots:
+		return errors.New("no snapshot can be read and the log is empty")
+	case last <= from:
+		return nil // nothing to continue with, or nothing after the snapshot
+	case first > from+1:
+		return fmt.Errorf("the log begins at entry %d, the newest whole snapshot ends at %d", first, from)
+	}
+	end := from + 1
+	if fellBack {
+		end = last
+	}
+	var entry raft.Log
+	for i := from + 1; i <= end; i++ {
+		if err := logs.GetLog(i, &entry); err != nil {
+			return fmt.Errorf("entry %d of %d is missing: %w", i, last, err)
+		}
+	}
+	return nil
+}
+
+func loadSnapshot(snaps raft.SnapshotStore, id string) (*state, uint64, error) {
+	_, r, err := snaps.Open(id) // checks the checksum of the whole file
+	if err != nil {
+		return nil, 0, err
+	}
+	st, index, err := readSnapshot(r)
+	return st, index, errors.Join(err, r.Close())
+}
+
+// snapshotFolders counts the snapshots in dir, readable or not.
+func snapshotFolders(dir string) (int, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, "snapshots"))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("list metadata snapshots: %w", err)
+	}
+	n := 0
+	for _, e := range entries {
+		if e.IsDir() && filepath.Ext(e.Name()) != ".tmp" {
+			n++
+		}
+	}
+	return n, nil
+}
+
+func moveAside(dir, id string) error {
+	to := filepath.Join(dir, damagedDir)
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return fmt.Errorf("move damaged snapshot %s aside: %w", id, err)
+	}
+	if err := os.Rename(filepath.Join(dir, "snapshots", id), filepath.Join(to, id)); err != nil {
+		return fmt.Errorf("move damaged snapshot %s aside: %w", id, err)
+	}
+	return errors.Join(syncDir(filepath.Join(dir, "snapshots")), syncDir(to), syncDir(dir))
+}
+
+// syncDir makes the entries of a directory durable (L3).
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("sync directory %s: %w", path, err)
+	}
+	err = d.Sync()
+	return errors.Join(err, d.Close())
+}

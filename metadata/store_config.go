@@ -1,0 +1,130 @@
+package metadata
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Config says how to open a Store. Start from Default and set at least Dir, NodeID, DirectoryID and OnFailure.
+type Config struct {
+	// Dir holds everything this package writes: raft.db and the folder snapshots. It is created if missing.
+	Dir string
+	// NodeID is this broker's id, and with DirectoryID its Raft server id: a node that comes back with an empty directory
+	// is another Raft server (M14).
+	NodeID      BrokerID
+	DirectoryID DirectoryID
+	// ClusterID, when not "", is the id the directory must belong to; when bootstrapping, the id to give the new cluster.
+	// When "" a bootstrap mints one.
+	ClusterID string
+	// Bootstrap allows an empty Dir to become a cluster of one (M18). It is ignored when Dir has data.
+	Bootstrap bool
+	// Transport carries Raft between brokers. Nil = one broker, in-process. A Transport with a Close method is closed with
+	// the Store.
+	Transport raft.Transport
+	// Logger gets this package's and Raft's messages. Nil = none.
+	Logger *slog.Logger
+	// Rand makes ids of topics, requests and the cluster; it is used under a lock. Nil = seeded from the system.
+	Rand *rand.Rand
+	// OnFailure is called once, with the first error after which this broker's metadata can no longer be trusted to be
+	// durable or equal to the others' (M2, M7). The process must stop. It is called with locks of Raft held: it must not
+	// call the Store. Nil panics.
+	OnFailure func(error)
+	// Registerer gets the millrace_raft_* metrics. Nil = none.
+	Registerer prometheus.Registerer
+
+	// StaticConfig are the broker configs from the properties file, the environment and --set. num.partitions and
+	// default.replication.factor are taken from it (and from the dynamic configs), and it decides what a topic's
+	// min.insync.replicas is by default.
+	StaticConfig map[string]string
+	// MaxPartitionsPerRequest bounds the partitions that one request may create, 10 000 as in Kafka.
+	MaxPartitionsPerRequest int
+
+	// Alive tells whether the process behind a registration still lives, as far as this broker can tell; a second process
+	// of the same broker id is then refused (M13). Nil = nobody else can be alive (one broker).
+	Alive func(id BrokerID, epoch int64) bool
+
+	// HeartbeatTimeout, ElectionTimeout and LeaderLease are Raft's. The defaults, 50 ms each, are for a lone voter (D2).
+	HeartbeatTimeout, ElectionTimeout, LeaderLease time.Duration
+	// SnapshotEntries is how many entries may follow a snapshot before the next one; SnapshotInterval is how often that is
+	// looked at.
+	SnapshotEntries  uint64
+	SnapshotInterval time.Duration
+	// TrailingEntries is how many entries stay in the log behind a snapshot at least, at least 1. The log always reaches
+	// back to the older of the two snapshots that are kept, whatever this says (M6).
+	TrailingEntries uint64
+
+	// wrapLogs lets tests put a failing log under the guard.
+	wrapLogs func(raft.LogStore) raft.LogStore
+}
+
+// Default returns the configuration of a lone voter, without Dir and ids.
+func Default() Config {
+	return Config{
+		MaxPartitionsPerRequest: 10_000,
+		HeartbeatTimeout:        50 * time.Millisecond,
+		ElectionTimeout:         50 * time.Millisecond,
+		LeaderLease:             50 * time.Millisecond,
+		SnapshotEntries:         4096,
+		SnapshotInterval:        30 * time.Second,
+		TrailingEntries:         4096,
+	}
+}
+
+// Validate reports the first field that can't work.
+func (c *Config) Validate() error {
+	switch {
+	case c.Dir == "":
+		return errors.New("metadata config: Dir is not set")
+	case c.NodeID < 0:
+		return fmt.Errorf("metadata config: NodeID %d is negative", c.NodeID)
+	case c.DirectoryID == DirectoryID{}:
+		return errors.New("metadata config: DirectoryID is not set")
+	case c.MaxPartitionsPerRequest < 1:
+		return fmt.Errorf("metadata config: MaxPartitionsPerRequest %d", c.MaxPartitionsPerRequest)
+	case c.TrailingEntries < 1:
+		return errors.New("metadata config: TrailingEntries must be at least 1")
+	case c.SnapshotEntries < 1:
+		return errors.New("metadata config: SnapshotEntries must be at least 1")
+	}
+	return nil
+}
+
+func (c *Config) raftConfig() *raft.Config {
+	rc := raft.DefaultConfig()
+	rc.LocalID = serverID(c.NodeID, c.DirectoryID)
+	rc.HeartbeatTimeout = c.HeartbeatTimeout
+	rc.ElectionTimeout = c.ElectionTimeout
+	rc.LeaderLeaseTimeout = c.LeaderLease
+	rc.MaxAppendEntries = 1024
+	rc.SnapshotThreshold = c.SnapshotEntries
+	rc.SnapshotInterval = c.SnapshotInterval
+	rc.TrailingLogs = c.TrailingEntries
+	rc.NoSnapshotRestoreOnStart = true // recoverState has done it
+	rc.NoLegacyTelemetry = true
+	rc.Logger = newRaftLogger(c.Logger)
+	return rc
+}
+
+// serverID is the Raft server id of a node with a directory (M14).
+func serverID(id BrokerID, dir DirectoryID) raft.ServerID {
+	return raft.ServerID(fmt.Sprintf("%d-%s", id, hex.EncodeToString(dir[:])))
+}
+
+// brokerOf returns the broker a Raft server id belongs to, NoBroker for none.
+func brokerOf(id raft.ServerID) BrokerID {
+	number, _, _ := strings.Cut(string(id), "-")
+	n, err := strconv.ParseInt(number, 10, 32)
+	if err != nil || n < 0 {
+		return NoBroker
+	}
+	return BrokerID(n)
+}
