@@ -85,16 +85,15 @@ func (s *Store) effectiveConfig(im *Image) map[string]string {
 
 // defaultPartitions is num.partitions.
 func defaultPartitions(effective map[string]string) int32 {
-	value, ok := effective["num.partitions"]
-	if !ok {
-		if k, found := LookupConfig(ConfigBroker, "num.partitions"); found {
-			value = k.Default
-		}
+	value, err := CheckConfig(ConfigBroker, "num.partitions", effective["num.partitions"])
+	if err != nil {
+		return 1
 	}
-	if n, err := strconv.ParseInt(value, 10, 32); err == nil && n > 0 {
-		return int32(n)
+	n, err := strconv.ParseInt(value, 10, 32)
+	if err != nil || n < 1 {
+		return 1
 	}
-	return 1
+	return int32(n)
 }
 
 // AllocateProducerIDs reserves a block of producer ids: first … first+count-1. A block is never given out twice, not even

@@ -131,6 +131,14 @@ func Open(cfg Config) (_ *Store, err error) {
 		opened = append(opened, c)
 	}
 	rc := cfg.raftConfig()
+	if found.empty && !cfg.Bootstrap && cfg.Transport == nil {
+		return nil, &Error{
+			Kind: ErrCorrupt,
+			What: fmt.Sprintf("there is no metadata in %s", cfg.Dir),
+			Why:  "the broker's log directory has been used before, so its metadata existed and is gone",
+			Fix:  "put the folder back from a backup; starting without it would make every topic unknown",
+		}
+	}
 	if found.empty && cfg.Bootstrap {
 		if err := bootstrap(rc, logs, stable, snaps, s.transport); err != nil {
 			return nil, fmt.Errorf("bootstrap metadata in %s: %w", cfg.Dir, err)
