@@ -88,39 +88,34 @@ func newBudget(total int64) *budget {
 
 // lend charges n bytes at once on the word of a length prefix if less than half of main is in use with them and nobody waits. It spares
 // honest frames in normal times the copies of growing; the other half always waits for bytes to arrive.
-func (b *budget) lend(c *charge, n int64) bool {
+func (b *budget) lend(n int64) (charge, bool) { return b.tryEnter(n, b.main/2) }
+
+// tryEnter charges n bytes for a frame that holds nothing yet, unless it would have to wait or more than limit were in use.
+func (b *budget) tryEnter(n, limit int64) (charge, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.mu.growers.first != nil || b.mu.entrants.first != nil || b.mu.used+n > b.main/2 {
-		return false
+	if b.mu.growers.first != nil || b.mu.entrants.first != nil || b.mu.used+n > limit {
+		return charge{}, false
 	}
-	b.chargeLocked(c, n)
-	return true
-}
-
-// tryEnter charges n bytes for a frame that holds nothing yet, unless it would have to wait.
-func (b *budget) tryEnter(c *charge, n int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.tryEnterLocked(c, n)
-}
-
-func (b *budget) tryEnterLocked(c *charge, n int64) bool {
-	if b.mu.growers.first != nil || b.mu.entrants.first != nil || b.mu.used+n > b.main {
-		return false
-	}
-	b.chargeLocked(c, n)
-	return true
+	b.mu.used += n
+	return charge{main: n}, true
 }
 
 // enter charges n bytes, at most main, for a frame that holds nothing yet. It waits in the order of arrival.
-func (b *budget) enter(ctx context.Context, c *charge, n int64) error {
-	b.mu.Lock()
-	if b.tryEnterLocked(c, n) {
-		b.mu.Unlock()
-		return nil
+func (b *budget) enter(ctx context.Context, n int64) (charge, error) {
+	if c, ok := b.tryEnter(n, b.main); ok {
+		return c, nil
 	}
-	return b.waitLocked(ctx, &b.mu.entrants, c, n)
+	var c charge
+	b.mu.Lock()
+	w := &waiter{n: n, c: &c, ready: make(chan struct{})}
+	b.mu.entrants.push(w)
+	b.grantLocked() // room may have come about since
+	err := b.awaitLocked(ctx, &b.mu.entrants, w)
+	if err != nil {
+		b.release(&c)
+	}
+	return c, err
 }
 
 // grow charges n more bytes for a frame that holds c, for which it may have to wait: see budget.
@@ -132,16 +127,16 @@ func (b *budget) grow(ctx context.Context, c *charge, n int64) error {
 	case c.token || !b.mu.token:
 		b.overflowLocked(c, n)
 	default:
-		return b.waitLocked(ctx, &b.mu.growers, c, n)
+		w := &waiter{n: n, c: c, ready: make(chan struct{})}
+		b.mu.growers.push(w)
+		return b.awaitLocked(ctx, &b.mu.growers, w)
 	}
 	b.mu.Unlock()
 	return nil
 }
 
-// waitLocked parks the caller until c holds n more bytes. It unlocks mu.
-func (b *budget) waitLocked(ctx context.Context, q *waiters, c *charge, n int64) error {
-	w := &waiter{n: n, c: c, ready: make(chan struct{})}
-	q.push(w)
+// awaitLocked waits until w, which is in q, was given what it asks for. It unlocks mu.
+func (b *budget) awaitLocked(ctx context.Context, q *waiters, w *waiter) error {
 	b.mu.waits++
 	b.mu.Unlock()
 	select {
@@ -152,7 +147,7 @@ func (b *budget) waitLocked(ctx context.Context, q *waiters, c *charge, n int64)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-w.ready: // granted meanwhile: the caller keeps the bytes in c, and gives them back as it gives back the rest
+	case <-w.ready: // granted meanwhile: the caller gives them back with the rest of its charge
 	default:
 		q.remove(w)
 		b.grantLocked() // who stood behind may fit where this one did not

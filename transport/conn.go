@@ -53,10 +53,11 @@ type Conn struct {
 	lastActive    atomic.Int64 // when a request or an answer last went through, in ns since Server.started
 
 	// Of the reader goroutine.
-	frames    frameReader
-	clientID  string // of the last request: it is the same one each time
-	armedIdle bool   // the read deadline stands for IdleTimeout
-	served    bool   // a first request was read
+	frames      frameReader
+	clientID    string    // of the last request: it is the same one each time
+	armedIdle   bool      // the read deadline stands for IdleTimeout
+	served      bool      // a first request was read
+	firstBefore time.Time // when the first request must have been read
 
 	// Of the goroutine that flushes.
 	gather      net.Buffers // encoded bytes to be written by the next call
@@ -108,8 +109,11 @@ func newConn(s *Server, l *Listener, raw net.Conn, id uint64) *Conn {
 		budget:     l.budget,
 		arm:        c.armFrame,
 		beforeWait: c.flush,
+		waited:     func(d time.Duration) { c.firstBefore = c.firstBefore.Add(d) },
+		max:        s.cfg.MaxRequestBytes,
 		timeout:    s.cfg.FrameTimeout,
 	}
+	c.firstBefore = c.accepted.Add(s.cfg.FirstRequestTimeout)
 	c.touch(c.accepted)
 	return c
 }
@@ -233,7 +237,7 @@ func (c *Conn) handshake() error {
 	if !ok {
 		return nil
 	}
-	if err := c.raw.SetDeadline(c.accepted.Add(c.server.cfg.FirstRequestTimeout)); err != nil {
+	if err := c.raw.SetDeadline(c.firstBefore); err != nil {
 		return err
 	}
 	err := t.Handshake()
@@ -271,13 +275,9 @@ func (c *Conn) serveOne() error {
 	if err != nil {
 		return c.readFailed(err)
 	}
-	limit, flexible, err := c.admit(pre)
+	flexible, err := c.admit(pre)
 	if err != nil {
 		return err
-	}
-	if pre.size > limit {
-		c.reject(rejectSize, "request is too large: connection closed", "bytes", pre.size, "limit", limit, "key", pre.key, "version", pre.version)
-		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrRejected, pre.size, limit)
 	}
 	f, err := c.frames.read(c.ctx, pre.size)
 	if err != nil {
@@ -301,25 +301,27 @@ func (c *Conn) serveOne() error {
 	return nil
 }
 
-// admit judges a request by its size, key and version, before memory is taken for it.
-func (c *Conn) admit(pre preamble) (limit int, flexible bool, err error) {
-	limit = c.server.cfg.MaxRequestBytes
-	if pre.size <= limit { // a larger one's key isn't worth a look: it may be anything
-		var ok bool
-		if flexible, ok = c.server.handler.Accept(pre.key, pre.version); !ok {
-			c.reject(rejectVersion, "request of a key or version that isn't served: connection closed", "key", pre.key, "version", pre.version)
-			return 0, false, fmt.Errorf("%w: key %d version %d isn't served", ErrRejected, pre.key, pre.version)
-		}
-		if c.server.limiter != nil {
-			if n := c.server.limiter.MaxRequestBytes(pre.key, pre.version); n > 0 {
-				limit = min(limit, n)
-			}
+// admit judges a request by its key, version and size, before memory is taken for it.
+func (c *Conn) admit(pre preamble) (flexible bool, err error) {
+	flexible, ok := c.server.handler.Accept(pre.key, pre.version)
+	if !ok {
+		c.reject(rejectVersion, "request of a key or version that isn't served: connection closed", "key", pre.key, "version", pre.version)
+		return false, fmt.Errorf("%w: key %d version %d isn't served", ErrRejected, pre.key, pre.version)
+	}
+	limit := c.server.cfg.MaxRequestBytes
+	if c.server.limiter != nil {
+		if n := c.server.limiter.MaxRequestBytes(pre.key, pre.version); n > 0 {
+			limit = min(limit, n)
 		}
 	}
 	if !c.authenticated.Load() {
 		limit = min(limit, c.server.cfg.MaxRequestBytesBeforeAuth)
 	}
-	return limit, flexible, nil
+	if pre.size > limit {
+		c.reject(rejectSize, "request is too large: connection closed", "bytes", pre.size, "limit", limit, "key", pre.key, "version", pre.version)
+		return false, fmt.Errorf("%w: %d bytes, the limit is %d", ErrRejected, pre.size, limit)
+	}
+	return flexible, nil
 }
 
 // handle queues the request's slot, calls the handler, and sends what is ready.
@@ -378,7 +380,7 @@ func (c *Conn) interrupted(err error) error {
 // armIdle sets the read deadline for the wait for a request: when the connection will have been idle for too long. It stays where it
 // is while requests pass, and idleFired moves it on, so that the usual request costs no timer.
 func (c *Conn) armIdle() error {
-	t := c.accepted.Add(c.server.cfg.FirstRequestTimeout)
+	t := c.firstBefore
 	if c.served {
 		t = c.server.started.Add(time.Duration(c.lastActive.Load())).Add(c.server.cfg.IdleTimeout)
 		if now := time.Now(); !t.After(now) {
@@ -408,8 +410,8 @@ func (c *Conn) idleFired() error {
 
 // armFrame sets the read deadline within a frame.
 func (c *Conn) armFrame(t time.Time) error {
-	if first := c.accepted.Add(c.server.cfg.FirstRequestTimeout); !c.served && first.Before(t) {
-		t = first
+	if !c.served && c.firstBefore.Before(t) {
+		t = c.firstBefore
 	}
 	c.armedIdle = false
 	return c.setReadDeadline(t)

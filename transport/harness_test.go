@@ -32,7 +32,7 @@ func (handlerFunc) Accept(key, version int16) (flexible, ok bool) {
 
 func (h handlerFunc) Handle(r *Request) { h(r) }
 
-// respond makes the response a test client recognises: a Metadata v1 response with the text in its rack.
+// respond makes the response a test client recognises by its text.
 func respond(text string) *kmsg.SASLHandshakeResponse {
 	r := kmsg.NewPtrSASLHandshakeResponse()
 	r.SupportedMechanisms = []string{text}
@@ -208,6 +208,7 @@ type memListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
 	once   sync.Once
+	wrap   func(net.Conn) net.Conn // what the server gets instead of its end of a pipe
 }
 
 func newMemListener() *memListener {
@@ -225,6 +226,9 @@ func (l *memListener) Accept() (net.Conn, error) {
 
 func (l *memListener) Dial() (net.Conn, error) {
 	client, server := net.Pipe()
+	if l.wrap != nil {
+		server = l.wrap(server)
+	}
 	select {
 	case l.conns <- server:
 		return client, nil

@@ -37,9 +37,12 @@ type frameReader struct {
 	budget *budget
 	// arm sets the deadline of the following reads. It returns an error when no more should be read.
 	arm func(time.Time) error
-	// beforeWait is called before a wait for the budget, which may be long: answers held back must go out first.
+	// beforeWait is called before a wait for the budget, which may be long: answers held back must go out first. waited is
+	// told after it for how long the client could do nothing.
 	beforeWait func()
-	// timeout is Config.FrameTimeout.
+	waited     func(time.Duration)
+	// max is Config.MaxRequestBytes, and timeout Config.FrameTimeout.
+	max     int
 	timeout time.Duration
 	// sniffed says that the first bytes of the stream were seen to be a Kafka frame.
 	sniffed bool
@@ -47,7 +50,7 @@ type frameReader struct {
 
 // preamble is the part of a frame that is looked at before memory is taken for it.
 type preamble struct {
-	size         int // without the prefix; minRequestBytes or more
+	size         int // without the prefix, at least minRequestBytes and at most the cap
 	key, version int16
 }
 
@@ -62,23 +65,23 @@ func (r *frameReader) buffered() bool {
 	return size < 0 || n-prefixBytes >= int(size) // a negative size is as complete as it gets
 }
 
-// next waits for the preamble of the next frame and leaves it in the buffer. It returns io.EOF at the end of the stream between frames and
-// io.ErrUnexpectedEOF within one; an error of the connection's deadline leaves the reader usable.
+// next waits for the preamble of the next frame and leaves it in the buffer. The prefix is judged alone, for a peer that sends a few bytes and
+// waits for an answer. It returns io.EOF at the end of the stream between frames and io.ErrUnexpectedEOF within one; an error of
+// the connection's deadline leaves the reader usable.
 func (r *frameReader) next() (preamble, error) {
-	p, err := r.br.Peek(prefixBytes + minRequestBytes)
-	if len(p) >= prefixBytes {
-		size := int32(binary.BigEndian.Uint32(p))
+	p, err := r.br.Peek(prefixBytes)
+	if err == nil {
 		if !r.sniffed {
 			if err := sniff(p); err != nil {
 				return preamble{}, err
 			}
-		}
-		// Judged by the prefix alone, for a peer that sends a few bytes and waits for an answer.
-		if size < minRequestBytes {
-			return preamble{}, fmt.Errorf("%w: %d bytes", errFrameSize, size)
-		}
-		if err == nil {
 			r.sniffed = true
+		}
+		size := int32(binary.BigEndian.Uint32(p))
+		if size < minRequestBytes || int(size) > r.max {
+			return preamble{}, fmt.Errorf("%w: %d bytes, the limit is %d", errFrameSize, size, r.max)
+		}
+		if p, err = r.br.Peek(prefixBytes + 4); err == nil {
 			return preamble{
 				size:    int(size),
 				key:     int16(binary.BigEndian.Uint16(p[4:])),
@@ -101,22 +104,25 @@ func (r *frameReader) read(ctx context.Context, size int) (*Frame, error) {
 	} else if err := r.fill(min(whole, readBufferBytes), size); err != nil {
 		return nil, err
 	}
-	class := classOf(size)
+	first, ok := size, false
 	var c charge
-	first := size
-	switch {
-	case whole <= readBufferBytes:
-	case class < len(frameClasses) && r.budget.lend(&c, frameBytes(size)):
-	default:
-		first = min(size, frameClasses[firstStepClass])
+	if whole > readBufferBytes {
+		if classOf(size) < len(frameClasses) {
+			c, ok = r.budget.lend(frameBytes(size))
+		}
+		if !ok {
+			first = min(size, frameClasses[firstStepClass])
+		}
 	}
-	if c.main == 0 {
-		if n := frameBytes(first); !r.budget.tryEnter(&c, n) {
+	if n := frameBytes(first); !ok {
+		if c, ok = r.budget.tryEnter(n, r.budget.main); !ok {
 			r.beforeWait()
-			if err := r.budget.enter(ctx, &c, n); err != nil {
-				r.budget.release(&c)
+			began := time.Now()
+			var err error
+			if c, err = r.budget.enter(ctx, n); err != nil {
 				return nil, err
 			}
+			r.waited(time.Since(began))
 		}
 	}
 	f := newFrame(r.budget, c, first)
@@ -172,7 +178,9 @@ func (r *frameReader) readLarge(ctx context.Context, f *Frame, size int) (*Frame
 		if f, err = r.grow(ctx, f, filled, size); err != nil {
 			return f, err
 		}
-		deadline = deadline.Add(time.Since(began))
+		waited := time.Since(began)
+		r.waited(waited)
+		deadline = deadline.Add(waited)
 	}
 }
 

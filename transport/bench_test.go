@@ -1,0 +1,111 @@
+package transport
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// memorySource is a source of bytes in memory that counts its releases.
+type memorySource struct {
+	b        []byte
+	released *atomic.Int64
+}
+
+func (s memorySource) Len() int                              { return len(s.b) }
+func (s memorySource) ReadAt(p []byte, off int) (int, error) { return copy(p, s.b[off:]), nil }
+func (s memorySource) Release() {
+	if s.released != nil {
+		s.released.Add(1)
+	}
+}
+
+// BenchmarkSmallResponses answers small requests inline; depth is how many a client sends at once.
+func BenchmarkSmallResponses(b *testing.B) {
+	for _, depth := range []int{1, 32} {
+		b.Run(fmt.Sprintf("pipelined=%d", depth), func(b *testing.B) {
+			s := startServer(b, handlerFunc(func(r *Request) { r.Reply(Message(respond("pong"))) }), overTCP)
+			c := s.dial()
+			var burst []byte
+			for i := range depth {
+				burst = append(burst, metadataFrame(int32(i), "ping")...)
+			}
+			c.send(metadataFrame(0, "ping"))
+			one, err := readResponse(c)
+			require.NoError(b, err)
+			answer := make([]byte, depth*(len(one)+4))
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				if n%depth == 0 { // b.N counts responses
+					if _, err := c.Write(burst); err != nil {
+						b.Fatal(err)
+					}
+					if _, err := io.ReadFull(c, answer); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkProduceFrames takes in frames of 1 MiB and 16 KiB of records.
+func BenchmarkProduceFrames(b *testing.B) {
+	for _, size := range []int{16 << 10, 1 << 20} {
+		b.Run(fmt.Sprintf("KiB=%d", size>>10), func(b *testing.B) {
+			s := startServer(b, handlerFunc(func(r *Request) { r.Reply(Message(respond("ok"))) }), overTCP)
+			c := s.dial()
+			f := produceFrame(1, -1, size)
+			br := bufio.NewReader(c)
+			b.SetBytes(int64(size))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := c.Write(f); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := readResponse(br); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkSpliced sends 1 MiB responses from memory, in pieces.
+func BenchmarkSpliced(b *testing.B) {
+	for _, piece := range []int{16 << 10, 1 << 20} {
+		b.Run(fmt.Sprintf("pieceKiB=%d", piece>>10), func(b *testing.B) {
+			records := make([]byte, piece)
+			header := make([]byte, 60)
+			s := startServer(b, handlerFunc(func(r *Request) {
+				sp := &Spliced{Pieces: make([]Piece, (1<<20)/piece)}
+				for i := range sp.Pieces {
+					sp.Pieces[i] = Piece{Header: header, Body: memorySource{b: records}}
+				}
+				r.Reply(Splice(sp))
+			}), overTCP)
+			c := s.dial()
+			f := metadataFrame(1, "x")
+			total := int64(1<<20 + (1<<20)/piece*60 + 8)
+			b.SetBytes(1 << 20)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := c.Write(f); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := io.CopyN(discard{}, c.Conn.(*net.TCPConn), total); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
