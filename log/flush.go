@@ -1,0 +1,297 @@
+package log
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/log/vfs"
+)
+
+// sync is fdatasync with its duration observed.
+func (l *Log) sync(f vfs.File) error { return l.dir.sync(f) }
+
+func (d *Dir) sync(f vfs.File) error {
+	began := time.Now()
+	err := f.Sync()
+	d.metrics.fsync.Observe(time.Since(began).Seconds())
+	return err
+}
+
+// dirtySegment is a segment to sync, with the version that the sync will cover.
+type dirtySegment struct {
+	seg     *segment
+	version uint64
+	handle  *handle
+}
+
+// Flush makes everything appended before the call durable, by the direct path.
+func (l *Log) Flush() error {
+	l.syncing.Lock()
+	err := l.syncSegments()
+	l.syncing.Unlock()
+	if err == nil {
+		l.tellDurable()
+	}
+	return err
+}
+
+// syncSegments is the direct sync (W5): the end is read first, then every dirty segment is synced in ascending order,
+// then the directory if it got new files, then the durable end moves. Caller holds syncing.
+func (l *Log) syncSegments() error {
+	if err := l.usable(); err != nil {
+		return err
+	}
+	var scratch [4]dirtySegment
+	dirty := scratch[:0]
+	l.mu.Lock()
+	end, logID := l.mu.end, l.mu.logID
+	for _, seg := range l.mu.segments {
+		if seg.written != seg.synced {
+			dirty = append(dirty, dirtySegment{seg: seg, version: seg.written, handle: seg.pinned})
+		}
+	}
+	dirChanged, dirSynced := l.mu.dirChanged, l.mu.dirSynced
+	l.mu.unsyncedRecords = 0
+	l.mu.Unlock()
+
+	for _, d := range dirty {
+		if err := l.sync(d.handle.file); err != nil {
+			return l.dir.fail(fmt.Errorf("sync segment %d of %s: %w", d.seg.base, l, err))
+		}
+	}
+	if dirChanged != dirSynced {
+		if err := l.dir.cfg.FS.SyncDir(l.path); err != nil {
+			return l.dir.fail(fmt.Errorf("sync directory of %s: %w", l, err))
+		}
+	}
+
+	var unpin []*handle
+	l.mu.Lock()
+	for _, d := range dirty {
+		d.seg.synced = max(d.seg.synced, d.version)
+		if d.seg != l.active() && d.seg.synced == d.seg.written && d.seg.pinned != nil {
+			unpin = append(unpin, d.seg.pinned)
+			d.seg.pinned = nil
+		}
+	}
+	l.mu.dirSynced = max(l.mu.dirSynced, dirChanged)
+	l.mu.durable.complete(l.mu.start, end)
+	l.mu.durable.complete(0, end)
+	l.mu.Unlock()
+	for _, h := range unpin {
+		l.dir.files.release(h)
+	}
+	l.dir.commit.flushed(l, logID, end)
+	return nil
+}
+
+// advance makes everything durable, syncs the derived files, and moves the recovery point to where the end was (W19).
+// Sealed segments are added to the manifest.
+func (l *Log) advance() error {
+	l.syncing.Lock()
+	err := l.advanceLocked()
+	l.syncing.Unlock()
+	if err == nil {
+		l.tellDurable()
+	}
+	return err
+}
+
+// advanceLocked is advance for a caller that holds syncing, but not w.
+func (l *Log) advanceLocked() error {
+	if err := l.usable(); err != nil {
+		return err
+	}
+	l.w.Lock()
+	plan, err := l.planAdvance()
+	l.w.Unlock()
+	if err != nil || plan == nil {
+		return err
+	}
+	return l.carryOut(plan)
+}
+
+// advancePlan is what planAdvance captured under w: the log as it was at end.
+type advancePlan struct {
+	end       int64
+	snapshots []pendingSnapshot
+	epochs    []epochStart
+	// epochsVersion is the version of epochs, 0 if the file is up to date.
+	epochsVersion uint64
+	indexes       []*segment
+	sealed        []sealedSegment
+	sealedChanged bool
+}
+
+// planAdvance captures the state of the log at its end, nil if the recovery point is there already. Caller holds
+// syncing and w.
+func (l *Log) planAdvance() (*advancePlan, error) {
+	l.mu.Lock()
+	end, rp := l.mu.end, l.mu.recoveryPoint
+	segments := l.mu.segments
+	epochsDirty := l.mu.epochs.changed != l.mu.epochs.written
+	l.mu.Unlock()
+	if rp == end && !epochsDirty && !l.sealedChanged && len(l.pendingSnapshots) == 0 {
+		return nil, nil
+	}
+	p := &advancePlan{end: end}
+	for _, seg := range segments {
+		if seg.indexesSynced {
+			continue
+		}
+		if err := l.flushIndexes(seg); err != nil {
+			return nil, err
+		}
+		p.indexes = append(p.indexes, seg)
+	}
+	p.snapshots = l.pendingSnapshots
+	if rp != end && (len(p.snapshots) == 0 || p.snapshots[len(p.snapshots)-1].offset != end) {
+		p.snapshots = append(slices.Clip(p.snapshots), pendingSnapshot{end, l.producers.encode()})
+	}
+	if epochsDirty {
+		l.mu.Lock()
+		p.epochs, p.epochsVersion = l.mu.epochs.list, l.mu.epochs.changed
+		l.mu.Unlock()
+	}
+	p.sealed = l.sealed
+	if p.sealedChanged = l.sealedChanged; p.sealedChanged {
+		p.sealed = sealedOf(segments)
+	}
+	return p, nil
+}
+
+// sealedOf returns the manifest of all segments but the last.
+func sealedOf(segments []*segment) []sealedSegment {
+	sealed := make([]sealedSegment, 0, len(segments)-1)
+	for _, seg := range segments[:len(segments)-1] {
+		sealed = append(sealed, seg.sealedEntry())
+	}
+	return sealed
+}
+
+// carryOut syncs segments, derived files and directory in that order, replaces the state file if the manifest has
+// changed, and publishes the recovery point. Caller holds syncing.
+func (l *Log) carryOut(p *advancePlan) error {
+	if err := l.syncSegments(); err != nil {
+		return err
+	}
+	fail := func(what string, err error) error {
+		return l.dir.fail(fmt.Errorf("%s of %s: %w", what, l, err))
+	}
+	for _, seg := range p.indexes {
+		if err := l.syncIndexes(seg); err != nil {
+			return fail(fmt.Sprintf("sync indexes of segment %d", seg.base), err)
+		}
+	}
+	for _, s := range p.snapshots {
+		if err := l.dir.writeFile(vfs.Join(l.path, offsetFileName(s.offset, snapshotSuffix)), s.data); err != nil {
+			return fail(fmt.Sprintf("write producer snapshot %d", s.offset), err)
+		}
+	}
+	if p.epochsVersion != 0 {
+		if err := l.dir.replaceFile(l.path, epochsName, encodeEpochs(p.epochs)); err != nil {
+			return fail("replace "+epochsName, err)
+		}
+	} else if err := l.dir.cfg.FS.SyncDir(l.path); err != nil {
+		return fail("sync directory", err)
+	}
+
+	l.w.Lock()
+	defer l.w.Unlock()
+	l.mu.Lock()
+	start, logID := l.mu.start, l.mu.logID
+	l.mu.Unlock()
+	if p.sealedChanged {
+		if err := l.writeState(state{logID: logID, start: start, recoveryPoint: max(p.end, start), cut: -1, sealed: p.sealed}); err != nil {
+			return err
+		}
+		l.sealed = p.sealed
+	}
+	l.pendingSnapshots = l.pendingSnapshots[min(len(l.pendingSnapshots), countBelow(p.snapshots, l.pendingSnapshots)):]
+	for _, s := range p.snapshots {
+		if n := len(l.snapshots); n == 0 || l.snapshots[n-1] < s.offset {
+			l.snapshots = append(l.snapshots, s.offset)
+		}
+	}
+	l.mu.Lock()
+	for _, seg := range p.indexes {
+		if seg != l.active() && seg.next <= p.end && seg.offsetIndex.flushed == seg.offsetIndex.count && seg.timeIndex.flushed == seg.timeIndex.count {
+			seg.indexesSynced = true
+		}
+	}
+	if p.sealedChanged {
+		l.sealedChanged = len(p.sealed) != len(l.mu.segments)-1
+	}
+	if p.epochsVersion != 0 {
+		l.mu.epochs.written = max(l.mu.epochs.written, p.epochsVersion)
+	}
+	l.mu.recoveryPoint = max(l.mu.recoveryPoint, p.end)
+	bases := make(map[int64]bool, len(l.mu.segments))
+	for _, seg := range l.mu.segments {
+		bases[seg.base] = true
+	}
+	l.mu.Unlock()
+	l.dropSnapshots(bases)
+	return nil
+}
+
+// countBelow returns how many of pending are among written; both ascend and pending begins with what was planned.
+func countBelow(written, pending []pendingSnapshot) int {
+	n := 0
+	for n < len(pending) && n < len(written) && pending[n].offset == written[n].offset {
+		n++
+	}
+	return n
+}
+
+// syncIndexes syncs both index files of a segment; a segment without entries has none.
+func (l *Log) syncIndexes(seg *segment) error {
+	for _, ref := range [...]*fileRef{&seg.offsets, &seg.times} {
+		h, err := l.dir.files.acquire(ref)
+		if isGone(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		err = l.sync(h.file)
+		l.dir.files.release(h)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeState replaces the state file; the topic and partition are filled in.
+func (l *Log) writeState(s state) error {
+	s.topic, s.partition, s.topicID = l.topic, l.partition, l.topicID
+	if err := l.dir.replaceFile(l.path, stateName, s.encode()); err != nil {
+		return l.dir.fail(fmt.Errorf("replace %s of %s: %w", stateName, l, err))
+	}
+	return nil
+}
+
+// keptSnapshots is the number of producer snapshots kept beside those at the bases of segments: the checkpoint on disk
+// may still name the recovery point before the newest.
+const keptSnapshots = 2
+
+// dropSnapshots removes snapshots that no recovery will ask for. Caller is the writer. Failures leave a file behind,
+// nothing else.
+func (l *Log) dropSnapshots(bases map[int64]bool) {
+	extra := 0
+	kept := l.snapshots[:0:0]
+	for i := len(l.snapshots) - 1; i >= 0; i-- {
+		offset := l.snapshots[i]
+		if !bases[offset] {
+			if extra++; extra > keptSnapshots {
+				_ = l.dir.cfg.FS.Remove(vfs.Join(l.path, offsetFileName(offset, snapshotSuffix)))
+				continue
+			}
+		}
+		kept = append(kept, offset)
+	}
+	slices.Reverse(kept)
+	l.snapshots = kept
+}

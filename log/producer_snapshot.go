@@ -1,0 +1,151 @@
+package log
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"slices"
+)
+
+// A producer snapshot is the state of all producers at the offset in its name, so that recovery replays only what lies
+// behind it (L8). The format is Kafka's version 1, big endian:
+//
+//	0  version i16 = 1
+//	2  CRC-32C u32 of all that follows
+//	6  number of entries i32, each 46 bytes:
+//	   producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64 |
+//	   coordinator epoch i32 | first offset of the open transaction i64
+//
+// Kafka keeps only the last batch of each producer there, so a restarted broker of Kafka's can not recognise a retry
+// of the four batches before it. We append them, covered by the same CRC; Kafka's reader stops after the entries:
+//
+//	.. magic "MRPW", then for each entry in order: number of older batches u8, each
+//	   first sequence i32 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64 (newest first)
+const (
+	snapshotVersion     = 1
+	snapshotHeaderBytes = 10
+	snapshotEntryBytes  = 46
+	snapshotWindowMagic = 0x4d525057 // "MRPW"
+	snapshotBatchBytes  = 28
+)
+
+// encode writes the snapshot of the producers.
+func (p *producers) encode() []byte {
+	ids := make([]int64, 0, len(p.byID))
+	for id := range p.byID {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	b := make([]byte, 0, snapshotHeaderBytes+len(ids)*(snapshotEntryBytes+1)+4)
+	b = binary.BigEndian.AppendUint16(b, snapshotVersion)
+	b = binary.BigEndian.AppendUint32(b, 0)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(ids)))
+	for _, id := range ids {
+		e := p.byID[id]
+		last := producerBatch{lastSequence: -1, lastOffset: -1}
+		if e.count > 0 {
+			last = e.batches[0]
+		}
+		b = binary.BigEndian.AppendUint64(b, uint64(id))
+		b = binary.BigEndian.AppendUint16(b, uint16(e.epoch))
+		b = binary.BigEndian.AppendUint32(b, uint32(last.lastSequence))
+		b = binary.BigEndian.AppendUint64(b, uint64(last.lastOffset))
+		b = binary.BigEndian.AppendUint32(b, uint32(last.offsetDelta))
+		b = binary.BigEndian.AppendUint64(b, uint64(e.lastTimestamp))
+		b = binary.BigEndian.AppendUint32(b, uint32(e.coordinatorEpoch))
+		b = binary.BigEndian.AppendUint64(b, uint64(e.txnFirstOffset))
+	}
+	b = binary.BigEndian.AppendUint32(b, snapshotWindowMagic)
+	for _, id := range ids {
+		e := p.byID[id]
+		older := e.batches[min(1, e.count):e.count]
+		b = append(b, byte(len(older)))
+		for i := range older {
+			b = binary.BigEndian.AppendUint32(b, uint32(older[i].firstSequence))
+			b = binary.BigEndian.AppendUint32(b, uint32(older[i].lastSequence))
+			b = binary.BigEndian.AppendUint64(b, uint64(older[i].lastOffset))
+			b = binary.BigEndian.AppendUint32(b, uint32(older[i].offsetDelta))
+			b = binary.BigEndian.AppendUint64(b, uint64(older[i].timestamp))
+		}
+	}
+	binary.BigEndian.PutUint32(b[2:], crc32.Checksum(b[6:], castagnoli))
+	return b
+}
+
+// decodeProducers reads a snapshot; now is the clock at which the producers count as seen. Errors match ErrCorrupt:
+// such a snapshot is passed over.
+func decodeProducers(b []byte, now int64) (producers, error) {
+	bad := func(format string, args ...any) (producers, error) {
+		return producers{}, fmt.Errorf("%w: producer snapshot: %s", ErrCorrupt, fmt.Sprintf(format, args...))
+	}
+	if len(b) < snapshotHeaderBytes {
+		return bad("%d bytes", len(b))
+	}
+	if v := binary.BigEndian.Uint16(b); v != snapshotVersion {
+		return bad("version %d", v)
+	}
+	if want, got := binary.BigEndian.Uint32(b[2:]), crc32.Checksum(b[6:], castagnoli); want != got {
+		return bad("checksum %08x, computed %08x", want, got)
+	}
+	count := int(int32(binary.BigEndian.Uint32(b[6:])))
+	rest := b[snapshotHeaderBytes:]
+	if count < 0 || count > len(rest)/snapshotEntryBytes {
+		return bad("%d entries in %d bytes", count, len(rest))
+	}
+	p := producers{byID: make(map[int64]*producer, count)}
+	entries := make([]*producer, count)
+	for i := range entries {
+		e := &producer{
+			epoch:            int16(binary.BigEndian.Uint16(rest[8:])),
+			lastTimestamp:    int64(binary.BigEndian.Uint64(rest[26:])),
+			coordinatorEpoch: int32(binary.BigEndian.Uint32(rest[34:])),
+			txnFirstOffset:   int64(binary.BigEndian.Uint64(rest[38:])),
+			seen:             now,
+		}
+		last := producerBatch{
+			lastSequence: int32(binary.BigEndian.Uint32(rest[10:])),
+			lastOffset:   int64(binary.BigEndian.Uint64(rest[14:])),
+			offsetDelta:  int32(binary.BigEndian.Uint32(rest[22:])),
+			timestamp:    e.lastTimestamp,
+		}
+		if last.lastOffset >= 0 && last.lastSequence >= 0 {
+			last.firstSequence = int32((uint32(last.lastSequence) - uint32(last.offsetDelta)) & 0x7fffffff)
+			e.batches[0], e.count = last, 1
+		}
+		entries[i] = e
+		p.byID[int64(binary.BigEndian.Uint64(rest))] = e
+		rest = rest[snapshotEntryBytes:]
+	}
+	if len(rest) == 0 {
+		return p, nil // written by Kafka
+	}
+	if len(rest) < 4 || binary.BigEndian.Uint32(rest) != snapshotWindowMagic {
+		return bad("%d bytes follow the entries", len(rest))
+	}
+	rest = rest[4:]
+	for _, e := range entries {
+		if len(rest) < 1 || rest[0] >= producerWindow || len(rest) < 1+int(rest[0])*snapshotBatchBytes {
+			return bad("older batches are cut short")
+		}
+		n := int(rest[0])
+		rest = rest[1:]
+		if n > 0 && e.count == 0 {
+			return bad("older batches without a last one")
+		}
+		for range n {
+			e.batches[e.count] = producerBatch{
+				firstSequence: int32(binary.BigEndian.Uint32(rest)),
+				lastSequence:  int32(binary.BigEndian.Uint32(rest[4:])),
+				lastOffset:    int64(binary.BigEndian.Uint64(rest[8:])),
+				offsetDelta:   int32(binary.BigEndian.Uint32(rest[16:])),
+				timestamp:     int64(binary.BigEndian.Uint64(rest[20:])),
+			}
+			e.count++
+			rest = rest[snapshotBatchBytes:]
+		}
+	}
+	if len(rest) != 0 {
+		return bad("%d bytes at the end", len(rest))
+	}
+	return p, nil
+}
