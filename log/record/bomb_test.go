@@ -96,6 +96,15 @@ func TestDecompressionBombOfSmallRecords(t *testing.T) {
 	}
 }
 
+// A bare block of snappy is decoded in one piece, so its announced size is held
+// against the limit before there is memory for it.
+func TestBareSnappyBomb(t *testing.T) {
+	b := assemble(CodecSnappy, 1, snappyBare(make([]byte, 64<<20)))
+	require.Less(t, allocated(func() {
+		require.ErrorIs(t, b.Each(1<<20, nil), ErrDecompressedTooLarge)
+	}), 1<<20)
+}
+
 // A frame may announce a window of 128 MiB or a content of gigabytes in a few
 // bytes; neither is allocated on its word.
 func TestZstdAnnouncements(t *testing.T) {
@@ -116,6 +125,9 @@ func TestZstdAnnouncements(t *testing.T) {
 		b := assemble(CodecZstd, 1, frame(window128MiB, 0, block...))
 		require.Len(t, collect(t, b), 1, "a large window alone is no crime: level 22 announces it")
 	}), 4<<20)
+	err := assemble(CodecZstd, 1, frame(0, 7<<20, block...)).Each(0, nil)
+	require.ErrorIs(t, err, errZstdContentSize, "7 MiB fit the window but not the bytes")
+	require.ErrorIs(t, err, ErrCorrupt)
 	for name, payload := range map[string][]byte{
 		"content 1 TiB":         frame(0, 1<<40, block...),
 		"content 100 MiB":       frame(0, 100<<20, block...),

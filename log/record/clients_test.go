@@ -316,3 +316,16 @@ func TestSnappyShapes(t *testing.T) {
 }
 
 func snappyBare(b []byte) []byte { return snappy.Encode(nil, b) }
+
+// Java's lz4 reader refuses frames with dependent blocks, and sizes its buffer
+// by the block size that the frame announces.
+func TestLZ4FrameSuitsJava(t *testing.T) {
+	for _, level := range []int{0, 1, 9, 17} {
+		payload := appendCompressed(nil, CodecLZ4, level, make([]byte, 200_000))
+		require.Equal(t, []byte{0x04, 0x22, 0x4d, 0x18}, payload[:4])
+		require.EqualValues(t, 1, payload[4]>>6, "version")
+		require.NotZero(t, payload[4]&0x20, "independent blocks")
+		require.Zero(t, payload[4]&0x03, "no dictionary, reserved bit clear")
+		require.EqualValues(t, 4, payload[5]>>4, "64 KiB blocks")
+	}
+}

@@ -151,6 +151,8 @@ func TestLengthBombs(t *testing.T) {
 		"record length 6 bytes": {0xff, 0xff, 0xff, 0xff, 0xff, 0x01, 0, 0, 0, 0},
 		"record length -1":      {1, 0, 0, 0, 1, 1, 0},
 		"key length":            record(append([]byte{0, 0, 0}, append(huge, 1, 0)...)...),
+		"key one byte too long": record(0, 0, 0, 8, 1, 1, 0),
+		"value one too long":    record(0, 0, 0, 1, 4, 0),
 		"key length -2":         record(0, 0, 0, 3, 1, 0),
 		"value length":          record(append([]byte{0, 0, 0, 1}, append(huge, 0)...)...),
 		"header count":          record(append([]byte{0, 0, 0, 1, 1}, huge...)...),
@@ -187,6 +189,51 @@ func TestLengthBombs(t *testing.T) {
 	n := 0
 	require.ErrorIs(t, b.Each(0, func(Record) error { n++; return nil }), ErrCorrupt)
 	require.Equal(t, 1, n)
+}
+
+func TestNext(t *testing.T) {
+	good := sample(CodecNone, 1, 10)
+	two := append(clone(good), sample(CodecNone, 2, 10)...)
+	b, rest, err := Next(two)
+	require.NoError(t, err)
+	require.Equal(t, good, b)
+	require.Equal(t, len(b), cap(b), "appending to a batch must not overwrite the next one")
+	b, rest, err = Next(rest)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, b.Count())
+	require.Empty(t, rest)
+
+	for name, c := range map[string]struct {
+		b  []byte
+		is error
+	}{
+		"nothing":           {nil, ErrShort},
+		"before the length": {good[:11], ErrShort},
+		"before the magic":  {good[:16], ErrShort},
+		"header only":       {good[:61], ErrShort},
+		"last byte missing": {good[:len(good)-1], ErrShort},
+		"length one below":  {editLength(good, 48), ErrCorrupt},
+		"length 0":          {editLength(good, 0), ErrCorrupt},
+		"length negative":   {editLength(good, -1), ErrCorrupt},
+		"length bad, cut":   {editLength(good, 48)[:12], ErrCorrupt},
+		"length huge":       {editLength(good, 1<<31-1), ErrShort},
+		"magic 1":           {edit(good, func(b Batch) { b[atMagic] = 1 }), ErrCorrupt},
+		"magic 1, cut":      {edit(good, func(b Batch) { b[atMagic] = 1 })[:17], ErrCorrupt},
+	} {
+		b, rest, err := Next(c.b)
+		requireClass(t, err, c.is)
+		require.Nil(t, b, name)
+		require.Equal(t, c.b, rest, name)
+		if name != "last byte missing" && name != "header only" && name != "length huge" {
+			_, err = ParseHeader(c.b)
+			requireClass(t, err, c.is)
+		}
+	}
+	h, err := ParseHeader(good[:61])
+	require.NoError(t, err)
+	require.Equal(t, len(good), h.Size())
+	_, err = ParseHeader(good[:60])
+	requireClass(t, err, ErrShort)
 }
 
 func TestCheckStored(t *testing.T) {

@@ -114,8 +114,8 @@ func requireRecords(t *rapid.T, want []plain, b Batch) {
 	require.Equal(t, len(want), i)
 }
 
-func TestSearchLogAppendTime(t *testing.T) {
-	b := NewBuilder(CodecLZ4)
+func TestSearch(t *testing.T) {
+	b := NewBuilder(CodecLZ4) // all records carry the append time
 	b.BaseOffset, b.LogAppendTime, b.AppendTime = 50, true, now+77
 	b.AddAt(2, now, nil, nil, nil)
 	b.AddAt(4, now+500, nil, nil, nil)
@@ -131,6 +131,14 @@ func TestSearchLogAppendTime(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, found)
 	require.Equal(t, Position{52, now + 77}, p)
+
+	tie := NewBuilder(CodecNone)
+	for _, ts := range []int64{now, now + 5, now + 5, now + 1} {
+		tie.Add(ts, nil, nil, nil)
+	}
+	p, _, err = tie.Build().LatestTimestamp(0)
+	require.NoError(t, err)
+	require.Equal(t, Position{1, now + 5}, p, "the first of equals")
 
 	empty := NewBuilder(CodecNone)
 	empty.Extend(3)

@@ -254,7 +254,7 @@ func TestValidateTimestamps(t *testing.T) {
 				}
 				require.Equal(t, c.bad, bad)
 
-				rules.LogAppendTime = true
+				rules.LogAppendTime, rules.CheckRecords = true, true
 				_, err = Validate(clone(b), rules)
 				require.NoError(t, err, "the leader's own time is never out of bounds")
 			})
@@ -296,6 +296,27 @@ func TestValidateCorrectsMaxTimestamp(t *testing.T) {
 		require.Equal(t, now+50, got.MaxTimestamp())
 		require.NoError(t, got.Check())
 	}
+}
+
+// A first record dated 1970 makes a claim of 0 no more credible.
+func TestValidateCorrectsMaxTimestampFromZero(t *testing.T) {
+	b := NewBuilder(CodecNone)
+	b.Add(0, nil, nil, nil)
+	b.Add(now, nil, nil, nil)
+	got, err := Validate(edit(b.Build(), func(b Batch) { b.setMaxTimestamp(0) }), accepting())
+	require.NoError(t, err)
+	require.Equal(t, now, got.MaxTimestamp())
+}
+
+func TestValidateSizeEdge(t *testing.T) {
+	b := stepBatch()
+	rules := accepting()
+	rules.MaxBytes = len(b)
+	_, err := Validate(b, rules)
+	require.NoError(t, err)
+	rules.MaxBytes--
+	_, err = Validate(b, rules)
+	require.ErrorIs(t, err, ErrTooLarge)
 }
 
 // A batch whose records really are undated comes back as it is.
