@@ -174,39 +174,56 @@ func (c *connection) fail(doing string, err error) *failure {
 	return explain(doing, err)
 }
 
-// dialFailures remembers the last broker that could not be connected to at its advertised address.
+// dialFailures remembers the last broker that could not be connected to at its advertised address. A broker that was
+// reached once is no such: it may be restarting.
 type dialFailures struct {
 	mu struct {
 		sync.Mutex
-		broker kgo.BrokerMetadata
-		seed   string // an address that did answer
-		err    error
+		reached map[int32]bool
+		broker  kgo.BrokerMetadata
+		seed    string // an address that did answer
+		err     error
+		onTrap  func(*failure) // called once, at the first such failure
 	}
-	// onTrap, when set, is called at the first such failure, to end a wait early.
-	onTrap func()
+}
+
+// arm sets a function that ends a wait early when a broker cannot be reached at its advertised address. It is called at
+// once when that has happened already.
+func (d *dialFailures) arm(onTrap func(*failure)) {
+	if f := d.trap(); f != nil {
+		onTrap(f)
+		return
+	}
+	d.mu.Lock()
+	d.mu.onTrap = onTrap
+	d.mu.Unlock()
 }
 
 // OnBrokerConnect is called by the client after each try to connect.
 func (d *dialFailures) OnBrokerConnect(meta kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.mu.reached == nil {
+		d.mu.reached = map[int32]bool{}
+	}
 	address := net.JoinHostPort(meta.Host, fmt.Sprint(meta.Port))
 	switch {
 	case err == nil && meta.NodeID < 0:
 		d.mu.seed = address
 	case err == nil:
+		d.mu.reached[meta.NodeID] = true
 		if d.mu.broker.NodeID == meta.NodeID {
 			d.mu.err = nil
 		}
-	case meta.NodeID >= 0 && !errors.Is(err, context.Canceled):
+	case meta.NodeID >= 0 && !errors.Is(err, context.Canceled) && !d.mu.reached[meta.NodeID]:
 		var dial *net.OpError
 		if !errors.As(err, &dial) {
 			return
 		}
-		first := d.mu.err == nil
 		d.mu.broker, d.mu.err = meta, err
-		if first && d.onTrap != nil {
-			go d.onTrap()
+		if onTrap := d.mu.onTrap; onTrap != nil {
+			d.mu.onTrap = nil
+			go func() { onTrap(d.trap()) }()
 		}
 	}
 }

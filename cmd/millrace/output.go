@@ -247,3 +247,10 @@ func checkFormat(format string) error {
 	f.why = "--format is one of " + strings.Join(outputFormats, ", ")
 	return f
 }
+
+// writeJSONLine prints one document on one line, as streams do.
+func writeJSONLine(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
