@@ -1,0 +1,528 @@
+//go:build linux
+
+package integration
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/log/record"
+)
+
+// These benchmarks measure CPU time of the serving side alone, in µs per KiB of
+// records, because on a shared machine throughput says little and the client
+// burns most of it. The floors are what the machine charges for the bytes if a
+// broker did nothing else:
+//
+//	produce  read a frame from a loopback socket, CRC-32C, pwrite in pieces of 256 KiB
+//	fetch    pread 256 KiB, write to a loopback socket
+//
+// BenchmarkBroker* measures a real broker process with raw clients beside the
+// floor, round by round in turn, and reports the ratio of the medians. The goals
+// are 1.8 for produce and 1.15 for fetch at 1 MiB; they are printed, not
+// asserted.
+//
+//	go test -run '^$' -bench 'Floor|Broker' ./integration
+const (
+	pieceBytes = 256 << 10
+	roundMiB   = 64 // one round, and one benchmark operation, of either side
+	roundBytes = roundMiB << 20
+)
+
+// frameSizes are the sizes of a Produce request, and of its only batch.
+var frameSizes = []int{1 << 20, 64 << 10, 16 << 10}
+
+func sizeName(n int) string {
+	if n >= 1<<20 {
+		return fmt.Sprintf("%dMiB", n>>20)
+	}
+	return fmt.Sprintf("%dKiB", n>>10)
+}
+
+func BenchmarkFloorProduce(b *testing.B) {
+	for _, size := range frameSizes {
+		b.Run(sizeName(size), func(b *testing.B) {
+			floor := newProduceFloor(b, size)
+			b.SetBytes(roundBytes)
+			var rounds []float64
+			for b.Loop() {
+				rounds = append(rounds, floor.round(b))
+			}
+			b.ReportMetric(median(rounds), "cpu-us/KiB")
+		})
+	}
+}
+
+func BenchmarkFloorFetch(b *testing.B) {
+	floor := newFetchFloor(b)
+	b.SetBytes(roundBytes)
+	var rounds []float64
+	for b.Loop() {
+		rounds = append(rounds, floor.round(b))
+	}
+	b.ReportMetric(median(rounds), "cpu-us/KiB")
+}
+
+// BenchmarkBrokerProduce replays one pre-encoded Produce request of 1 KiB
+// records over one connection, pipelined, to a topic that does not sync before
+// it acknowledges.
+func BenchmarkBrokerProduce(b *testing.B) {
+	for _, size := range frameSizes {
+		b.Run(sizeName(size), func(b *testing.B) {
+			broker := startBroker(b)
+			createTopic(b, broker, "floor", 1, "millrace.flush.ack", "false")
+			floor := newProduceFloor(b, size)
+			client := newReplayer(b, broker, "floor", size)
+			client.round(b) // the first segment, the first frames
+			interleave(b, floor.round, func(b *testing.B) float64 { return broker.cpu(b, client.round) })
+		})
+	}
+}
+
+// BenchmarkBrokerFetch reads a topic from its start in pieces of 1 MiB, the
+// default of most clients.
+func BenchmarkBrokerFetch(b *testing.B) {
+	for _, size := range []int{1 << 20, 64 << 10} {
+		b.Run(sizeName(size)+"-batches", func(b *testing.B) {
+			broker := startBroker(b)
+			createTopic(b, broker, "floor", 1, "millrace.flush.ack", "false")
+			newReplayer(b, broker, "floor", size).round(b)
+			floor := newFetchFloor(b)
+			client := newFetcher(b, broker, "floor")
+			client.round(b)
+			interleave(b, floor.round, func(b *testing.B) float64 { return broker.cpu(b, client.round) })
+		})
+	}
+}
+
+// interleave runs both sides in turn, so that whatever else the machine does
+// meanwhile falls on both.
+func interleave(b *testing.B, floor, broker func(*testing.B) float64) {
+	var floors, brokers []float64
+	b.SetBytes(roundBytes)
+	for b.Loop() {
+		floors = append(floors, floor(b))
+		brokers = append(brokers, broker(b))
+	}
+	b.ReportMetric(median(floors), "floor-us/KiB")
+	b.ReportMetric(median(brokers), "broker-us/KiB")
+	b.ReportMetric(median(brokers)/median(floors), "broker/floor")
+	b.ReportMetric(0, "ns/op") // both sides and their clients: says nothing
+	b.ReportMetric(0, "MB/s")
+}
+
+func median(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
+}
+
+// perKiB is CPU time per KiB, in µs.
+func perKiB(cpu time.Duration, bytes int) float64 {
+	return float64(cpu.Nanoseconds()) / 1e3 / (float64(bytes) / (1 << 10))
+}
+
+// threadCPU is the CPU time of the calling thread.
+func threadCPU(b *testing.B) time.Duration { return cpuClock(b, unix.CLOCK_THREAD_CPUTIME_ID) }
+
+// cpu is what the broker's process used during round, per KiB that round moved.
+func (p *broker) cpu(b *testing.B, round func(*testing.B) int) float64 {
+	// The kernel's CPU clock of another process: ^pid<<3, 2 = nanoseconds as scheduled.
+	clock := int32(^p.cmd.Process.Pid<<3 | 2)
+	before := cpuClock(b, clock)
+	bytes := round(b)
+	return perKiB(cpuClock(b, clock)-before, bytes)
+}
+
+func cpuClock(b *testing.B, clock int32) time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(clock, &ts); err != nil {
+		b.Fatalf("read CPU clock %d: %v", clock, err)
+	}
+	return time.Duration(ts.Nano())
+}
+
+// served runs one round of the serving side on a thread of its own and returns
+// that thread's CPU time per KiB.
+func served(b *testing.B, serve func() error) float64 {
+	type result struct {
+		cpu time.Duration
+		err error
+	}
+	done := make(chan result)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		before := threadCPU(b)
+		err := serve()
+		done <- result{threadCPU(b) - before, err}
+	}()
+	r := <-done
+	if r.err != nil {
+		b.Fatal(r.err)
+	}
+	return perKiB(r.cpu, roundBytes)
+}
+
+// blockingConn is one end of a loopback TCP connection whose reads and writes
+// block in the kernel, so that no runtime stands between thread and socket.
+type blockingConn struct{ file *os.File }
+
+func (c blockingConn) Read(p []byte) (int, error) {
+	for {
+		n, err := unix.Read(int(c.file.Fd()), p)
+		if err == unix.EINTR {
+			continue
+		}
+		if n == 0 && err == nil {
+			return 0, io.EOF
+		}
+		return n, err
+	}
+}
+
+func (c blockingConn) Write(p []byte) (int, error) {
+	done := 0
+	for done < len(p) {
+		n, err := unix.Write(int(c.file.Fd()), p[done:])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return done, err
+		}
+		done += n
+	}
+	return done, nil
+}
+
+// loopback returns a connected pair: the serving side as the kernel has it, and
+// the client's as Go has it.
+func loopback(b *testing.B) (blockingConn, net.Conn) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	server, err := l.Accept()
+	if err != nil {
+		b.Fatal(err)
+	}
+	file, err := server.(*net.TCPConn).File() // a duplicate
+	if err != nil {
+		b.Fatal(err)
+	}
+	server.Close()
+	if err := unix.SetNonblock(int(file.Fd()), false); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { file.Close(); client.Close() })
+	return blockingConn{file}, client
+}
+
+// produceFloor receives frames, checks them and appends them to a file.
+type produceFloor struct {
+	size   int
+	blob   []byte // length prefix and frame
+	server blockingConn
+	client net.Conn
+	in     *bufio.Reader
+	frame  []byte
+	dir    string
+}
+
+func newProduceFloor(b *testing.B, size int) *produceFloor {
+	f := &produceFloor{size: size, frame: make([]byte, size), dir: b.TempDir()}
+	f.blob = binary.BigEndian.AppendUint32(nil, uint32(size))
+	f.blob = append(f.blob, make([]byte, size)...)
+	f.server, f.client = loopback(b)
+	f.in = bufio.NewReaderSize(f.server, 4<<10)
+	return f
+}
+
+func (f *produceFloor) round(b *testing.B) float64 {
+	path := filepath.Join(f.dir, "segment")
+	file, err := os.Create(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { file.Close(); os.Remove(path) }()
+	frames := roundBytes / f.size
+	sent := make(chan error, 1)
+	go func() {
+		for range frames {
+			if _, err := f.client.Write(f.blob); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	table := crc32.MakeTable(crc32.Castagnoli)
+	var sum uint32
+	cpu := served(b, func() error {
+		fd, at := int(file.Fd()), int64(0)
+		for range frames {
+			var prefix [4]byte
+			if _, err := io.ReadFull(f.in, prefix[:]); err != nil {
+				return err
+			}
+			frame := f.frame[:binary.BigEndian.Uint32(prefix[:])]
+			if _, err := io.ReadFull(f.in, frame); err != nil {
+				return err
+			}
+			sum ^= crc32.Checksum(frame, table)
+			for len(frame) > 0 {
+				n, err := unix.Pwrite(fd, frame[:min(len(frame), pieceBytes)], at)
+				if err != nil {
+					return err
+				}
+				frame, at = frame[n:], at+int64(n)
+			}
+		}
+		return nil
+	})
+	if err := <-sent; err != nil {
+		b.Fatal(err)
+	}
+	return cpu
+}
+
+// fetchFloor reads a file and writes it to a socket.
+type fetchFloor struct {
+	file   *os.File
+	server blockingConn
+	client net.Conn
+	chunk  []byte
+}
+
+func newFetchFloor(b *testing.B) *fetchFloor {
+	file, err := os.Create(filepath.Join(b.TempDir(), "segment"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { file.Close() })
+	f := &fetchFloor{file: file, chunk: make([]byte, pieceBytes)}
+	for range roundBytes / pieceBytes {
+		if _, err := file.Write(f.chunk); err != nil {
+			b.Fatal(err)
+		}
+	}
+	f.server, f.client = loopback(b)
+	return f
+}
+
+func (f *fetchFloor) round(b *testing.B) float64 {
+	received := make(chan error, 1)
+	go func() {
+		buf := make([]byte, 1<<20)
+		for left := roundBytes; left > 0; {
+			n, err := f.client.Read(buf[:min(len(buf), left)])
+			if err != nil {
+				received <- err
+				return
+			}
+			left -= n
+		}
+		received <- nil
+	}()
+	cpu := served(b, func() error {
+		for at := int64(0); at < roundBytes; at += pieceBytes {
+			n, err := unix.Pread(int(f.file.Fd()), f.chunk, at)
+			if err != nil {
+				return err
+			}
+			if _, err := f.server.Write(f.chunk[:n]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err := <-received; err != nil {
+		b.Fatal(err)
+	}
+	return cpu
+}
+
+// batchOf builds a batch of 1 KiB records that is just below size.
+func batchOf(size int) []byte {
+	b := record.NewBuilder(record.CodecNone)
+	now := time.Now().UnixMilli()
+	value := make([]byte, 1<<10-16) // a record of 1 KiB with its own fields
+	for i := 0; b.Size()+1<<10+8 <= size; i++ {
+		for j := range value {
+			value[j] = byte(i*31 + j*7)
+		}
+		b.Add(now, nil, value, nil)
+	}
+	return b.Build()
+}
+
+// replayer sends the same Produce request again and again, ahead of the answers.
+type replayer struct {
+	conn    net.Conn
+	in      *bufio.Reader
+	req     *kmsg.ProduceRequest
+	encoded []byte
+	frames  int
+}
+
+// inFlight bounds the requests without an answer; their bytes are bounded by
+// the sockets anyway.
+const inFlight = 64
+
+func newReplayer(b *testing.B, p *broker, topic string, size int) *replayer {
+	batch := batchOf(size)
+	req := kmsg.NewPtrProduceRequest()
+	req.Version, req.Acks, req.TimeoutMillis = 9, -1, 30_000
+	t, part := kmsg.NewProduceRequestTopic(), kmsg.NewProduceRequestTopicPartition()
+	t.Topic = topic
+	part.Records = batch
+	t.Partitions = append(t.Partitions, part)
+	req.Topics = append(req.Topics, t)
+	conn := dial(b, p)
+	return &replayer{
+		conn: conn, in: bufio.NewReader(conn), req: req,
+		encoded: kmsg.NewRequestFormatter(kmsg.FormatterClientID("floor")).AppendRequest(nil, req, 1),
+		frames:  roundBytes / len(batch),
+	}
+}
+
+func dial(b *testing.B, p *broker) net.Conn {
+	conn, err := net.Dial("tcp", p.Addr)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// round produces and returns the bytes of records.
+func (r *replayer) round(b *testing.B) int {
+	slots := make(chan struct{}, inFlight)
+	sent := make(chan error, 1)
+	go func() {
+		for range r.frames {
+			slots <- struct{}{}
+			if _, err := r.conn.Write(r.encoded); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	for range r.frames {
+		body, err := readResponse(r.in, r.req)
+		if err != nil {
+			b.Fatal(err)
+		}
+		<-slots
+		resp := kmsg.NewPtrProduceResponse()
+		resp.Version = r.req.Version
+		if err := resp.ReadFrom(body); err != nil {
+			b.Fatal(err)
+		}
+		if code := resp.Topics[0].Partitions[0].ErrorCode; code != 0 {
+			b.Fatalf("produce: error %d", code)
+		}
+	}
+	if err := <-sent; err != nil {
+		b.Fatal(err)
+	}
+	return r.frames * len(r.req.Topics[0].Partitions[0].Records)
+}
+
+// fetcher reads a partition from its start, one request at a time.
+type fetcher struct {
+	conn net.Conn
+	in   *bufio.Reader
+	req  *kmsg.FetchRequest
+	buf  []byte
+}
+
+func newFetcher(b *testing.B, p *broker, topic string) *fetcher {
+	req := kmsg.NewPtrFetchRequest()
+	req.Version, req.ReplicaID, req.MaxWaitMillis, req.MinBytes, req.MaxBytes = 12, -1, 500, 1, 50<<20
+	t, part := kmsg.NewFetchRequestTopic(), kmsg.NewFetchRequestTopicPartition()
+	t.Topic = topic
+	part.PartitionMaxBytes, part.CurrentLeaderEpoch = 1<<20, -1
+	t.Partitions = append(t.Partitions, part)
+	req.Topics = append(req.Topics, t)
+	req.SessionEpoch = -1
+	conn := dial(b, p)
+	return &fetcher{conn: conn, in: bufio.NewReaderSize(conn, 64<<10), req: req, buf: make([]byte, 4<<20)}
+}
+
+// round reads nearly all that one round of the replayer wrote, and returns the
+// bytes of records.
+func (f *fetcher) round(b *testing.B) int {
+	part := &f.req.Topics[0].Partitions[0]
+	part.FetchOffset = 0
+	format := kmsg.NewRequestFormatter(kmsg.FormatterClientID("floor"))
+	var request []byte
+	got := 0
+	for got < roundBytes*95/100 {
+		request = format.AppendRequest(request[:0], f.req, 1)
+		if _, err := f.conn.Write(request); err != nil {
+			b.Fatal(err)
+		}
+		records, err := f.records()
+		if err != nil {
+			b.Fatal(err)
+		}
+		got += len(records)
+		for len(records) > 0 {
+			batch, rest, err := record.Next(records)
+			if err != nil {
+				b.Fatal(err)
+			}
+			part.FetchOffset, records = batch.NextOffset(), rest
+		}
+	}
+	return got
+}
+
+// records reads one Fetch response into the client's buffer and returns its records.
+func (f *fetcher) records() ([]byte, error) {
+	var prefix [4]byte
+	if _, err := io.ReadFull(f.in, prefix[:]); err != nil {
+		return nil, err
+	}
+	n := int(binary.BigEndian.Uint32(prefix[:]))
+	if n > len(f.buf) {
+		return nil, fmt.Errorf("a response of %d bytes", n)
+	}
+	if _, err := io.ReadFull(f.in, f.buf[:n]); err != nil {
+		return nil, err
+	}
+	resp := kmsg.NewPtrFetchResponse()
+	resp.Version = f.req.Version
+	if err := resp.ReadFrom(f.buf[5:n]); err != nil { // correlation id, empty tags
+		return nil, err
+	}
+	part := resp.Topics[0].Partitions[0]
+	if part.ErrorCode != 0 {
+		return nil, fmt.Errorf("fetch: error %d", part.ErrorCode)
+	}
+	if len(part.RecordBatches) == 0 {
+		return nil, errors.New("fetch: no records")
+	}
+	return part.RecordBatches, nil
+}
