@@ -50,6 +50,8 @@ type Core struct {
 
 	// highWatermark is exclusive: the first offset not known to be committed.
 	highWatermark int64
+	// highWatermarkEpoch is the leader epoch in which it was last confirmed; after a restart the epoch of the last batch, which is not later.
+	highWatermarkEpoch int32
 
 	// The committed record of the partition.
 	role           Role
@@ -58,7 +60,7 @@ type Core struct {
 	partitionEpoch int32
 	replicas       []Peer
 	isr            []metadata.BrokerID // committed
-	unclean        bool
+	uncleanEpoch   int32
 	haltErr        error
 	seq            uint64 // numbers fetches and proposals; never reused in the life of the core
 
@@ -70,7 +72,7 @@ type Core struct {
 
 // NewCore returns the core of a replica on broker self. Its first event must be [Restart].
 func NewCore(self metadata.BrokerID) *Core {
-	return &Core{self: self, leader: metadata.NoBroker, leaderEpoch: -1, partitionEpoch: -1, lastEpoch: -1}
+	return &Core{self: self, leader: metadata.NoBroker, leaderEpoch: -1, partitionEpoch: -1, lastEpoch: -1, uncleanEpoch: -1, highWatermarkEpoch: -1}
 }
 
 // Step takes one event at the time now, which never goes back, and returns what to do about it. The list is valid until the next Step; a driver that has to
@@ -169,6 +171,7 @@ func (c *Core) restart(ev *Restart) {
 		limit = c.durable
 	}
 	c.highWatermark = max(c.start, min(ev.HighWatermark, limit))
+	c.highWatermarkEpoch = ev.LastEpoch
 	c.act(Action{Kind: ActionSetHW, Offset: c.highWatermark})
 }
 
@@ -196,7 +199,7 @@ func (c *Core) metadataDelta(now Instant, ev *MetadataDelta) {
 	}
 	newEpoch := ev.LeaderEpoch > c.leaderEpoch || ev.Leader != c.leader
 	newRecord := newEpoch || ev.PartitionEpoch > c.partitionEpoch
-	c.leader, c.leaderEpoch, c.unclean = ev.Leader, ev.LeaderEpoch, ev.Unclean
+	c.leader, c.leaderEpoch, c.uncleanEpoch = ev.Leader, ev.LeaderEpoch, ev.UncleanEpoch
 	c.partitionEpoch = ev.PartitionEpoch
 	c.replicas = append(c.replicas[:0], ev.Replicas...)
 	if newRecord {
@@ -286,7 +289,11 @@ func (c *Core) tick(now Instant) {
 
 // setHighWatermark moves the high watermark forward; it never moves back (I4).
 func (c *Core) setHighWatermark(to int64) bool {
-	if to <= c.highWatermark {
+	if to < c.highWatermark {
+		return false
+	}
+	c.highWatermarkEpoch = c.leaderEpoch
+	if to == c.highWatermark {
 		return false
 	}
 	wasAvailable := c.OffsetAvailable()

@@ -62,8 +62,9 @@ type MetadataDelta struct {
 	PartitionEpoch int32
 	Replicas       []Peer // includes this broker
 	ISR            []metadata.BrokerID
-	// Unclean says that this leader was elected outside ISR and ELR: the one case in which a follower may truncate below its high watermark (R25).
-	Unclean bool
+	// UncleanEpoch is the last leader epoch whose leader was elected outside ISR and ELR, -1 if there never was one. A replica whose high watermark is from before it may
+	// have to truncate below it, and only then (R25). It stays in the record in later epochs, because a replica may miss the very epoch.
+	UncleanEpoch int32
 }
 
 // Produce asks to append one batch.

@@ -112,7 +112,8 @@ func (c *Core) diverged(now Instant, ev *FetchResponse) {
 		return
 	}
 	if to < c.start {
-		c.cut(Action{Kind: ActionReset, Offset: to})
+		// Only after an unclean election. Nothing here can be told to match, and a log may begin only where the leader's does: its start is at most its high watermark.
+		c.cut(Action{Kind: ActionReset, Offset: ev.LogStartOffset})
 		return
 	}
 	c.cut(Action{Kind: ActionTruncate, Offset: to})
@@ -120,14 +121,12 @@ func (c *Core) diverged(now Instant, ev *FetchResponse) {
 
 func (c *Core) outOfRange(now Instant, ev *FetchResponse) {
 	switch {
-	case c.end < ev.LogStartOffset:
-		// The leader has deleted by policy what would come next.
-		c.cut(Action{Kind: ActionReset, Offset: ev.LogStartOffset})
-	case c.end > ev.LogEndOffset:
-		c.cut(Action{Kind: ActionReset, Offset: ev.LogEndOffset})
 	case ev.LogStartOffset >= c.start && ev.LogStartOffset < c.end:
-		// Inside the leader's bounds and refused all the same: it holds no epoch as old as our last one, so what we hold above its start is not in its log.
+		// The leader holds no epoch as old as our last one, so nothing that we hold above its start is in its log.
 		c.cut(Action{Kind: ActionTruncate, Offset: ev.LogStartOffset})
+	case c.end < ev.LogStartOffset, c.end == ev.LogStartOffset && c.start < c.end, c.end > ev.LogEndOffset:
+		// The leader has deleted by policy what would come next, and what it could be compared with; or, after an unclean election only, it ends before our start.
+		c.cut(Action{Kind: ActionReset, Offset: ev.LogStartOffset})
 	default:
 		c.fetchLater(now)
 	}
@@ -135,7 +134,7 @@ func (c *Core) outOfRange(now Instant, ev *FetchResponse) {
 
 // cut asks for a truncation, unless committed records would go (R25).
 func (c *Core) cut(a Action) {
-	if a.Offset < c.highWatermark && !c.unclean {
+	if a.Offset < c.highWatermark && c.uncleanEpoch <= c.highWatermarkEpoch {
 		c.act(Action{Kind: ActionHalt, Offset: a.Offset, Err: ErrTruncationBelowHighWatermark})
 		c.halt(ErrTruncationBelowHighWatermark)
 		return

@@ -11,10 +11,9 @@ import (
 type proposal struct {
 	isr []metadata.BrokerID // nil: none
 	seq uint64
-	// sentAt is when it was last sent; sentAgain is set once an attempt had no definite outcome, so that an earlier copy may be applied yet.
-	sentAt    Instant
-	unknown   bool
-	retryNext bool
+	// sentAt is when it was last sent; unknown is set once an attempt had no definite outcome, so that an earlier copy may be applied yet.
+	sentAt  Instant
+	unknown bool
 }
 
 func (p *proposal) open() bool { return p.isr != nil }
@@ -34,7 +33,9 @@ func (c *Core) expand(now Instant, f *follower) {
 		return
 	case f.position < c.highWatermark, f.position < c.leading.epochStart:
 		return
-	case c.highWatermark < c.leading.epochStart: // R7
+	case c.highWatermark < c.leading.epochStart && len(c.isr) >= c.policy.MinInsync:
+		// R7. Not with an ISR below min.insync: the high watermark stands still then (R10), so nobody could ever join again. It is safe without, because
+		// whoever holds everything below the epoch's start holds all that was committed before.
 		return
 	case now < f.refusedUntil:
 		return
@@ -45,7 +46,8 @@ func (c *Core) expand(now Instant, f *follower) {
 // shrink proposes to drop the followers that have been behind for too long, and repeats a proposal without an answer.
 func (c *Core) shrink(now Instant) {
 	if p := &c.leading.proposal; p.open() {
-		if p.retryNext && now-p.sentAt >= c.policy.FetchTimeout {
+		if now-p.sentAt >= c.policy.FetchTimeout {
+			p.unknown = true
 			c.propose(now, p.isr)
 		}
 		return
@@ -86,7 +88,6 @@ func (c *Core) isrResult(now Instant, ev *ISRResult) {
 	case ProposalRefused:
 		if p.unknown {
 			// An earlier copy of it had no answer and may be applied yet: it counts until the partition epoch says otherwise.
-			p.retryNext = true
 			return
 		}
 		for i := range c.leading.followers {
@@ -96,11 +97,9 @@ func (c *Core) isrResult(now Instant, ev *ISRResult) {
 		}
 		c.leading.proposal = proposal{}
 		c.advance()
-	case ProposalStale:
-		// The record has changed, perhaps by an earlier copy of this very proposal. Nothing may be forgotten before the new record is here.
+	case ProposalStale, ProposalUnknown:
+		// Stale: the record has changed, perhaps by an earlier copy of this very proposal. Nothing may be forgotten before the new record is here.
 		p.unknown = true
-	case ProposalUnknown:
-		p.unknown, p.retryNext = true, true
 	}
 }
 

@@ -233,14 +233,15 @@ func (c *Core) fetchRequest(now Instant, ev *FetchRequest) {
 		c.act(answer)
 		return
 	}
-	unknown := ev.LastEpoch >= 0 && ev.FoundEpoch < 0 && ev.Offset > c.start
+	unknown := ev.LastEpoch >= 0 && ev.FoundEpoch < 0 && ev.StartOffset < ev.Offset
 	if ev.LastEpoch >= 0 && ev.FoundEpoch >= 0 && (ev.FoundEpoch < ev.LastEpoch || ev.FoundEnd < ev.Offset) {
 		// R3: the follower's last batch is not in this log. It holds nothing that counts until it has cut.
 		answer.DivergingEpoch, answer.DivergingEnd = ev.FoundEpoch, ev.FoundEnd
 		c.act(answer)
 		return
 	}
-	// Nothing of the follower's last epoch or an earlier one is left here: what it holds above our start is not ours, and the bounds in the answer tell it so.
+	// Nothing of the follower's last epoch or an earlier one is left here: nobody can tell whether what it holds is what was deleted here, or something else. The bounds in the answer tell it
+	// where to begin anew.
 	if unknown || ev.Offset < c.start || ev.Offset > c.end {
 		answer.Err = errOutOfRange
 		c.act(answer)

@@ -304,7 +304,7 @@ func (r *round) open(pl *placement, id int32, rec *metadata.Partition) {
 
 // delta is the partition's record as the core takes it.
 func (r *round) delta(rec *metadata.Partition) *MetadataDelta {
-	d := &MetadataDelta{Leader: rec.Leader, LeaderEpoch: rec.LeaderEpoch, PartitionEpoch: rec.PartitionEpoch, ISR: rec.ISR}
+	d := &MetadataDelta{Leader: rec.Leader, LeaderEpoch: rec.LeaderEpoch, PartitionEpoch: rec.PartitionEpoch, ISR: rec.ISR, UncleanEpoch: -1}
 	for _, id := range rec.Replicas {
 		peer := Peer{ID: id, BrokerEpoch: -1, Fenced: true}
 		if b := r.img.Broker(id); b != nil {
