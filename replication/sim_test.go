@@ -121,6 +121,8 @@ type sim struct {
 	opt        simOptions
 	mutant     *simMutant
 	flushAck   bool
+	lag        Instant // Policy.LagMax and FetchTimeout
+	timeout    Instant
 	min        int
 	nodes      []*simNode
 	now        Instant
@@ -143,6 +145,8 @@ type sim struct {
 	weights    [simOps]int
 	totalCount int
 	err        error
+	// onAction is told each action before it is carried out.
+	onAction func(n *simNode, ev Event, a Action)
 }
 
 type simKey struct {
@@ -180,7 +184,7 @@ const (
 // flushed modes of a seed: even seeds run with flush.ack, odd ones without.
 func newSim(opt simOptions) *sim {
 	s := &sim{
-		rng: rand.New(rand.NewPCG(opt.seed, 0x6d696c6c)), opt: opt, mutant: opt.mutant, flushAck: opt.seed%2 == 0, last: metadata.NoBroker,
+		rng: rand.New(rand.NewPCG(opt.seed, 0x6d696c6c)), opt: opt, mutant: opt.mutant, flushAck: opt.seed%2 == 0, last: metadata.NoBroker, lag: 1000, timeout: 80,
 		registry: map[simKey]simRecord{}, leaders: map[int32]simLeader{}, maxHW: map[int32]int64{}, available: map[int32]int64{}, definite: map[uint64]bool{},
 	}
 	if s.mutant == nil {
@@ -194,6 +198,13 @@ func newSim(opt simOptions) *sim {
 		replicas = 1 + s.rng.IntN(2)
 	}
 	s.min = 1 + s.rng.IntN(replicas)
+	s.swarm()
+	s.populate(replicas)
+	return s
+}
+
+// swarm draws the weights of the operations.
+func (s *sim) swarm() {
 	// Swarm: each seed has its own taste.
 	for op := range s.weights {
 		s.weights[op] = []int{0, 1, 1, 2, 4, 8}[s.rng.IntN(6)]
@@ -211,6 +222,10 @@ func newSim(opt simOptions) *sim {
 	for _, w := range s.weights {
 		s.totalCount += w
 	}
+}
+
+// populate makes the brokers, all stopped, and a partition on them that has no leader yet.
+func (s *sim) populate(replicas int) {
 	st := simState{leader: metadata.NoBroker, uncleanEpoch: -1}
 	for i := range replicas {
 		id := metadata.BrokerID(i)
@@ -219,11 +234,10 @@ func newSim(opt simOptions) *sim {
 		s.nodes = append(s.nodes, &simNode{id: id, brokerEpoch: -1, clean: true, applied: -1, waiters: map[Waiter]simProduce{}})
 	}
 	s.meta = append(s.meta, st)
-	return s
 }
 
 func (s *sim) policy() Policy {
-	return Policy{MinInsync: s.min, FlushAck: s.flushAck, LagMax: 1000, FetchTimeout: 80}
+	return Policy{MinInsync: s.min, FlushAck: s.flushAck, LagMax: s.lag, FetchTimeout: s.timeout}
 }
 
 func (s *sim) state() *simState { return &s.meta[len(s.meta)-1] }
@@ -390,6 +404,9 @@ func (s *sim) step(n *simNode, ev Event) {
 		acts = s.mutant.after(s, n, ev, acts)
 	}
 	for _, a := range acts {
+		if s.onAction != nil {
+			s.onAction(n, ev, a)
+		}
 		s.act(n, ev, a)
 	}
 	s.observe(n)
@@ -495,6 +512,9 @@ func (s *sim) completed(n *simNode, a Action) {
 	switch {
 	case a.Err == nil && p.acks == -1:
 		s.acked++
+		if s.givenUp(n) {
+			return
+		}
 		if n.core.LeaderEpoch() != p.epoch {
 			s.failf("R23: broker %d acknowledges in epoch %d what it appended in epoch %d", n.id, n.core.LeaderEpoch(), p.epoch)
 		}
@@ -577,6 +597,11 @@ func (s *sim) deliver(keep bool) {
 	} else {
 		m = s.take(i)
 	}
+	s.handle(m)
+}
+
+// handle lets a message arrive.
+func (s *sim) handle(m simMessage) {
 	if m.propose != nil {
 		s.propose(m)
 		return
