@@ -524,7 +524,8 @@ func (s *sim) completed(n *simNode, a Action) {
 		}
 		holders := 0
 		for _, r := range s.nodes {
-			if a.Offset < s.stable(r) && (a.Offset < r.log.start || r.log.records[a.Offset] == s.committed[a.Offset]) {
+			// A disk that is gone held what its broker had reported: that is what the other min.insync.replicas - 1 are for.
+			if r.wiped || a.Offset < s.stable(r) && (a.Offset < r.log.start || r.log.records[a.Offset] == s.committed[a.Offset]) {
 				holders++
 			}
 		}
