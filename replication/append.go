@@ -146,14 +146,11 @@ func (p *Partition) appendSets(now Instant) {
 	epoch := p.mu.core.LeaderEpoch()
 	s.out = slices.Grow(s.out[:0], len(s.sets))[:len(s.sets)]
 	clear(s.out)
-	err := p.log.Append(epoch, s.sets, s.out)
-	if err != nil {
-		err = p.storageError("append to", err)
-	}
+	err := p.log.Append(epoch, s.sets, s.out) // also in out, but for duplicates of what is in the log already
 	// What is measured before the core hears of it: with FlushAck off the very first Appended may commit all.
 	var bytes, records, next int64
 	for i := range s.out {
-		if o := &s.out[i]; err == nil && o.Err == nil && !o.Duplicate {
+		if o := &s.out[i]; o.Err == nil && !o.Duplicate {
 			bytes += int64(len(s.sets[i].Records))
 			records += countRecords(s.sets[i].Records)
 			next = o.NextOffset
@@ -166,9 +163,9 @@ func (p *Partition) appendSets(now Instant) {
 	}
 	for i := range s.appending {
 		ev, o := &s.appending[i], &s.out[i]
-		ev.BaseOffset, ev.NextOffset, ev.Duplicate, ev.Err = o.BaseOffset, o.NextOffset, o.Duplicate, o.Err
-		if err != nil {
-			ev.Err = err
+		ev.BaseOffset, ev.NextOffset, ev.Duplicate = o.BaseOffset, o.NextOffset, o.Duplicate
+		if o.Err != nil {
+			ev.Err = p.storageError("append to", o.Err)
 		}
 		p.step(now, ev)
 	}
@@ -177,7 +174,8 @@ func (p *Partition) appendSets(now Instant) {
 	if bytes > 0 {
 		p.tail.advance(p.log.EndOffset(), bytes, &p.mu.done)
 	}
-	if err != nil && errors.Is(err, ErrStorage) {
+	if err != nil && errors.Is(err, log.ErrPoisoned) {
+		err = p.storageError("append to", err)
 		p.step(now, &StorageFailed{Err: err})
 		p.m.storageFailed(err)
 	}

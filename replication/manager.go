@@ -60,14 +60,7 @@ func Open(cfg Config) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	m := &Manager{
-		cfg: cfg, logger: cfg.Logger.With("broker", cfg.BrokerID), start: time.Now(),
-		retry: map[checkpointKey]struct{}{}, ready: make(chan struct{}), failed: make(chan error, 1),
-	}
-	m.version.changed = make(chan struct{})
-	m.handover.queue = make(chan *Partition, handoverQueue)
-	m.table.Store(newTable())
-	m.metrics = newMetrics(m)
+	m := newManager(cfg)
 	marks, err := readCheckpoint(cfg.FS, cfg.Dir.Path())
 	if err != nil {
 		m.logger.Warn("high watermark checkpoint ignored", "err", err) // L5: a hint
@@ -85,6 +78,19 @@ func Open(cfg Config) (*Manager, error) {
 	m.tasks.Go(func() { m.tickLoop(ctx) })
 	m.tasks.Go(m.drainLoop)
 	return m, nil
+}
+
+// newManager makes a manager that runs nothing yet.
+func newManager(cfg Config) *Manager {
+	m := &Manager{
+		cfg: cfg, logger: cfg.Logger.With("broker", cfg.BrokerID), start: time.Now(),
+		retry: map[checkpointKey]struct{}{}, ready: make(chan struct{}), failed: make(chan error, 1),
+	}
+	m.version.changed = make(chan struct{})
+	m.handover.queue = make(chan *Partition, handoverQueue)
+	m.table.Store(newTable())
+	m.metrics = newMetrics(m)
+	return m
 }
 
 // now returns the time on the monotonic clock.

@@ -3,7 +3,6 @@ package replication
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 )
 
@@ -111,9 +110,5 @@ func (p *Partition) epochAt(offset int64, leaderEpoch int32) int32 {
 	if offset >= p.log.EndOffset() {
 		return leaderEpoch
 	}
-	_, _, epoch, err := p.log.OffsetForTime(math.MinInt64, math.MaxInt64)
-	if err != nil {
-		return -1
-	}
-	return epoch
+	return p.log.EpochAt(offset)
 }

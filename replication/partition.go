@@ -104,6 +104,7 @@ func newPartition(m *Manager, topic *topicState, partition int32, l *log.Log, re
 	p.seenStart.Store(restart.StartOffset)
 	p.unlock()
 	l.Notify(func(int64) { p.notifyFlushed() })
+	p.notifyFlushed() // what became durable before anybody was told
 	return p
 }
 
@@ -173,7 +174,7 @@ func (p *Partition) complete(a Action) {
 	}
 	c := p.mu.core
 	p.mu.done.results = append(p.mu.done.results, outcome{s, AppendResult{
-		BaseOffset: a.Offset, LogStartOffset: p.log.StartOffset(), LeaderID: c.Leader(), LeaderEpoch: c.LeaderEpoch(), Err: a.Err,
+		BaseOffset: a.Offset, LogStartOffset: c.StartOffset(), LeaderID: c.Leader(), LeaderEpoch: c.LeaderEpoch(), Err: a.Err,
 	}})
 }
 

@@ -282,7 +282,12 @@ func (r *round) open(pl *placement, id int32, rec *metadata.Partition) {
 	} else {
 		var err error
 		if l, err = m.cfg.Dir.Create(pl.name, pl.id, id, 0, logSettings(settings)); err != nil {
-			err = fmt.Errorf("create partition %s-%d: %w: %w", pl.name, id, ErrOffline, err)
+			for _, o := range m.cfg.Dir.Offline() {
+				if o.TopicID == pl.id && o.Partition == id {
+					err = o.Err // it exists, and cannot be served: say why
+				}
+			}
+			err = fmt.Errorf("open partition %s-%d: %w: %w", pl.name, id, ErrOffline, err)
 			m.logger.Error("partition is offline", "topic", pl.name, "partition", id, "err", err)
 			r.mu.Lock()
 			defer r.mu.Unlock()
