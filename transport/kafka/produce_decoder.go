@@ -170,7 +170,10 @@ func (p *produceBody) decode(version int16, body []byte) error {
 		if version >= 13 {
 			copy(topic.id[:], r.take(16))
 		} else {
-			topic.name, _ = r.string(flexible)
+			var named bool
+			if topic.name, named = r.string(flexible); !named {
+				return fmt.Errorf("%w: a topic without a name", errMalformed)
+			}
 		}
 		partitions := r.array(flexible, minPartition)
 		if len(p.partitions)+partitions > maxProducePartitions {
