@@ -408,3 +408,12 @@ func values(t testing.TB, records []byte) (vs []string) {
 	}
 	return vs
 }
+
+// dated makes a batch with a record for each timestamp.
+func dated(timestamps ...int64) record.Batch {
+	b := record.NewBuilder(record.CodecNone)
+	for _, ts := range timestamps {
+		b.Add(ts, nil, []byte("dated"), nil)
+	}
+	return b.Build()
+}
