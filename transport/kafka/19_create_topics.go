@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -71,7 +70,7 @@ func (h *Handlers) createTopics(c *call, req *kmsg.CreateTopicsRequest) kmsg.Res
 	}
 	results := h.cfg.Store.CreateTopics(ctx, topics, req.ValidateOnly && req.Version >= 1)
 	if !req.ValidateOnly {
-		h.waitLeaders(ctx, results)
+		h.settle(ctx, results)
 	}
 	for _, result := range results {
 		answer(result)
@@ -143,17 +142,4 @@ func (h *Handlers) createdConfigs(own map[string]string, replicationFactor int16
 		configs = append(configs, rc)
 	}
 	return configs
-}
-
-// waitLeaders waits until this broker has acted upon the change, so that a client
-// that comes back with the answer finds leaders. When ctx ends before, the results
-// that were good become indefinite: the change stands, and goes on.
-func (h *Handlers) waitLeaders(ctx context.Context, results []metadata.TopicResult) {
-	if err := h.cfg.Replicas.Await(ctx, h.cfg.Store.Image().Version()); err != nil {
-		for i := range results {
-			if results[i].Err == nil {
-				results[i].Err = fmt.Errorf("%w: the change is committed, its partitions are being opened: %w", metadata.ErrTimeout, err)
-			}
-		}
-	}
 }

@@ -74,7 +74,9 @@ func (h *Handlers) deleteTopics(c *call, req *kmsg.DeleteTopicsRequest) kmsg.Res
 	}
 	ctx, cancel := c.adminContext(req.TimeoutMillis)
 	defer cancel()
-	for i, result := range h.cfg.Store.DeleteTopics(ctx, refs) {
+	results := h.cfg.Store.DeleteTopics(ctx, refs)
+	h.settle(ctx, results)
+	for i, result := range results {
 		// What was asked for by id is answered with its name only if it
 		// existed; the name of a topic is not ours to reveal otherwise.
 		name, id := &result.Name, result.ID

@@ -87,6 +87,13 @@ func (h *Handlers) alter(c *call, asked []alteredResource, replaceAll, validateO
 		for i, err := range h.cfg.Store.AlterConfigs(ctx, changes, replaceAll, validateOnly) {
 			errs[places[i]] = err
 		}
+		if err := h.await(ctx); err != nil && !validateOnly {
+			for _, place := range places {
+				if errs[place] == nil {
+					errs[place] = err
+				}
+			}
+		}
 	}
 	return errs
 }

@@ -51,7 +51,7 @@ func (h *Handlers) createPartitions(c *call, req *kmsg.CreatePartitionsRequest) 
 	defer cancel()
 	results := h.cfg.Store.CreatePartitions(ctx, topics, req.ValidateOnly)
 	if !req.ValidateOnly {
-		h.waitLeaders(ctx, results)
+		h.settle(ctx, results)
 	}
 	for i := range results {
 		answer(topics[i].Topic, results[i].Err)

@@ -72,7 +72,7 @@ func TestCreateTopicsVersions(t *testing.T) {
 // Every way in which a topic can be refused has its code, and the message says the
 // mend; the topics beside it are created all the same.
 func TestCreateTopicsErrors(t *testing.T) {
-	b := theBroker(t)
+	b := ownBroker(t, brokerEdit{})
 	c, there := b.dial(t), b.topic(t, 1)
 	assigned := func(name string, replicas ...[]int32) kmsg.CreateTopicsRequestTopic {
 		topic := createTopic(name, -1, -1)
@@ -297,7 +297,7 @@ func describe(version int16, kind kmsg.ConfigResourceType, name string, keys ...
 }
 
 func TestDescribeConfigs(t *testing.T) {
-	b := ownBroker(t, brokerEdit{static: map[string]string{"log.retention.hours": "2", "ssl.keystore.key": "secret"}})
+	b := ownBroker(t, brokerEdit{static: map[string]string{"log.retention.hours": "2", "millrace.gossip.key": "secret"}})
 	c, topic := b.dial(t), b.topic(t, 1, "cleanup.policy", "compact")
 	one := func(req *kmsg.DescribeConfigsRequest) (kmsg.DescribeConfigsResponseResource, map[string]kmsg.DescribeConfigsResponseResourceConfig) {
 		resp := ask[*kmsg.DescribeConfigsResponse](c, req)
@@ -340,8 +340,8 @@ func TestDescribeConfigs(t *testing.T) {
 	_, configs = one(describe(4, 4, "1"))
 	require.Equal(t, "2", *configs["log.retention.hours"].Value)
 	require.True(t, configs["node.id"].ReadOnly)
-	require.True(t, configs["ssl.keystore.key"].IsSensitive)
-	require.Nil(t, configs["ssl.keystore.key"].Value)
+	require.True(t, configs["millrace.gossip.key"].IsSensitive)
+	require.Nil(t, configs["millrace.gossip.key"].Value)
 	_, configs = one(describe(4, 4, ""))
 	require.Empty(t, configs)
 
@@ -512,55 +512,59 @@ func TestDescribeLogDirs(t *testing.T) {
 }
 
 func TestOffsetForLeaderEpoch(t *testing.T) {
-	b := theBroker(t)
+	b := ownBroker(t, brokerEdit{})
 	c, topic := b.dial(t), b.topic(t, 1)
 	c.produce(topic, 0, batch(3))
-	epoch := topic.Partitions[0].LeaderEpoch
+	first := topic.Partitions[0].LeaderEpoch
+	b = b.restart(t).restart(t)
+	c = b.dial(t)
+	c.produce(topic, 0, batch(2))
+	epoch := b.store.Image().Topic(topic.Name).Partitions[0].LeaderEpoch
+	require.Equal(t, first+2, epoch)
 	for version := int16(2); version <= 4; version++ {
-		askEpoch := func(name string, partition, current, leaderEpoch int32) kmsg.OffsetForLeaderEpochResponseTopicPartition {
+		for _, test := range []struct {
+			name               string
+			partition, current int32
+			asked              int32
+			code               int16
+			foundEpoch         int32
+			endOffset          int64
+		}{
+			{topic.Name, 0, -1, epoch, 0, epoch, 5},
+			{topic.Name, 0, epoch, epoch, 0, epoch, 5},
+			{topic.Name, 0, -1, first + 1, 0, first, 3}, // nothing was written in it
+			{topic.Name, 0, -1, first, 0, first, 3},
+			{topic.Name, 0, -1, epoch + 1, 0, -1, -1},
+			{topic.Name, 0, epoch - 1, epoch, 74, -1, -1},
+			{topic.Name, 0, epoch + 1, epoch, 75, -1, -1},
+			{topic.Name, 1, -1, epoch, 3, -1, -1},
+			{"not-there", 0, -1, epoch, 3, -1, -1},
+		} {
 			req := kmsg.NewPtrOffsetForLeaderEpochRequest()
 			req.Version, req.ReplicaID = version, -1
 			rt := kmsg.NewOffsetForLeaderEpochRequestTopic()
-			rt.Topic = name
+			rt.Topic = test.name
 			p := kmsg.NewOffsetForLeaderEpochRequestTopicPartition()
-			p.Partition, p.CurrentLeaderEpoch, p.LeaderEpoch = partition, current, leaderEpoch
+			p.Partition, p.CurrentLeaderEpoch, p.LeaderEpoch = test.partition, test.current, test.asked
 			rt.Partitions = append(rt.Partitions, p)
 			req.Topics = append(req.Topics, rt)
-			return ask[*kmsg.OffsetForLeaderEpochResponse](c, req).Topics[0].Partitions[0]
-		}
-		p := askEpoch(topic.Name, 0, -1, epoch)
-		require.Equal(t, []any{int16(0), epoch, int64(3)}, []any{p.ErrorCode, p.LeaderEpoch, p.EndOffset})
-		p = askEpoch(topic.Name, 0, epoch, math.MaxInt32)
-		require.Zero(t, p.ErrorCode)
-		for _, bad := range []struct {
-			name               string
-			partition, current int32
-			code               int16
-		}{{topic.Name, 0, epoch - 1, 74}, {topic.Name, 0, epoch + 1, 75}, {topic.Name, 1, -1, 3}, {"not-there", 0, -1, 3}} {
-			if bad.current < -1 {
-				continue
-			}
-			p := askEpoch(bad.name, bad.partition, bad.current, epoch)
-			want := bad.code
-			if bad.current == -1 && bad.code == 74 {
-				want = 0 // epoch 0: there is none below
-			}
-			require.Equal(t, want, p.ErrorCode)
-			if want != 0 {
-				require.Equal(t, []any{int32(-1), int64(-1)}, []any{p.LeaderEpoch, p.EndOffset})
-			}
+			got := ask[*kmsg.OffsetForLeaderEpochResponse](c, req).Topics[0].Partitions[0]
+			require.Equal(t, []any{test.code, test.foundEpoch, test.endOffset}, []any{got.ErrorCode, got.LeaderEpoch, got.EndOffset}, "%+v", test)
 		}
 	}
 }
 
 func TestListOffsets(t *testing.T) {
-	b := theBroker(t)
+	b := ownBroker(t, brokerEdit{})
 	c, topic := b.dial(t), b.topic(t, 1)
+	b = b.restart(t)
+	c = b.dial(t)
 	start := time.Now().Add(-time.Hour).UnixMilli()
 	for i := range int64(4) {
 		c.produce(topic, 0, dated(start+10*i, start+10*i+5))
 	}
-	epoch := topic.Partitions[0].LeaderEpoch
+	epoch := b.store.Image().Topic(topic.Name).Partitions[0].LeaderEpoch
+	require.Positive(t, epoch)
 	none := int64(math.MaxInt64)
 	for version := int16(1); version <= 10; version++ {
 		list := func(timestamp int64, current int32, isolation int8) kmsg.ListOffsetsResponseTopicPartition {
@@ -597,9 +601,7 @@ func TestListOffsets(t *testing.T) {
 		}
 		if version >= 4 {
 			require.EqualValues(t, 75, list(-1, epoch+1, 0).ErrorCode)
-			if epoch > 0 {
-				require.EqualValues(t, 74, list(-1, epoch-1, 0).ErrorCode)
-			}
+			require.EqualValues(t, 74, list(-1, epoch-1, 0).ErrorCode)
 			require.Zero(t, list(-1, epoch, 0).ErrorCode)
 		}
 		req := kmsg.NewPtrListOffsetsRequest()

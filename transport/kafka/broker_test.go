@@ -41,6 +41,9 @@ type testBroker struct {
 	registry *prometheus.Registry
 	logs     *syncBuffer
 	close    func()
+
+	tmp  string
+	edit brokerEdit
 }
 
 // brokerEdit changes a test broker before it starts.
@@ -49,6 +52,7 @@ type brokerEdit struct {
 	kafka   func(*Config)
 	server  func(*transport.Config)
 	brokers []metadata.Registration // further brokers, registered and never alive
+	fs      *vfs.Mem                // nil: an empty one
 }
 
 // syncBuffer keeps log lines for tests that look at them.
@@ -73,7 +77,10 @@ func (b *syncBuffer) String() string {
 func startBroker(tmp string, edit brokerEdit) (b *testBroker, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	b = &testBroker{id: 1, registry: prometheus.NewRegistry(), logs: &syncBuffer{}}
+	if edit.fs == nil {
+		edit.fs = vfs.NewMem(1)
+	}
+	b = &testBroker{id: 1, registry: prometheus.NewRegistry(), logs: &syncBuffer{}, tmp: tmp, edit: edit}
 	var closers []func()
 	b.close = func() {
 		for i := len(closers) - 1; i >= 0; i-- {
@@ -89,7 +96,7 @@ func startBroker(tmp string, edit brokerEdit) (b *testBroker, err error) {
 	logger := slog.New(slog.NewTextHandler(b.logs, &slog.HandlerOptions{Level: slog.LevelInfo}))
 
 	logConfig := log.Default()
-	logConfig.FS, logConfig.Logger, logConfig.WAL = vfs.NewMem(1), logger, false
+	logConfig.FS, logConfig.Logger, logConfig.WAL = edit.fs, logger, false
 	logConfig.ReserveBytes, logConfig.BallastBytes = 0, 0
 	if b.dir, err = log.OpenDir("/data", logConfig); err != nil {
 		return b, err
@@ -98,7 +105,7 @@ func startBroker(tmp string, edit brokerEdit) (b *testBroker, err error) {
 
 	storeConfig := metadata.Default()
 	storeConfig.Dir, storeConfig.NodeID, storeConfig.DirectoryID, storeConfig.Bootstrap, storeConfig.Logger = tmp, b.id, b.dir.ID(), true, logger
-	storeConfig.NumPartitions, storeConfig.ReplicationFactor = 1, 1
+	storeConfig.StaticConfig, storeConfig.OnFailure = edit.static, func(err error) { panic(err) }
 	if b.store, err = metadata.Open(storeConfig); err != nil {
 		return b, err
 	}
@@ -228,6 +235,17 @@ func (b *testBroker) topic(t testing.TB, partitions int32, configs ...string) *m
 	require.NoError(t, b.store.CreateTopics(ctx, []metadata.NewTopic{nt}, false)[0].Err)
 	require.NoError(t, b.replicas.Await(ctx, b.store.Image().Version()))
 	return b.store.Image().Topic(name)
+}
+
+// restart stops the broker and starts it again on the same data. Every partition
+// begins a new leader epoch (R14).
+func (b *testBroker) restart(t testing.TB) *testBroker {
+	t.Helper()
+	b.close()
+	again, err := startBroker(b.tmp, b.edit)
+	require.NoError(t, err)
+	t.Cleanup(again.close)
+	return again
 }
 
 // addr is the address of the listener.

@@ -1,11 +1,13 @@
 package kafka
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/log"
+	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/transport"
 )
 
@@ -94,13 +96,22 @@ func (f *fetchCall) readOne(t *fetchTarget, p *fetchPartition, maxBytes int, min
 }
 
 // failed sets the error of a partition, and who leads it instead when that is
-// why.
+// why. A partition that is just being deleted has no leader any more; its reader
+// is told that the topic is gone.
 func (f *fetchCall) failed(t *fetchTarget, p *fetchPartition, err error) {
+	f.endpoints.image = f.h.cfg.Store.Image()
+	if errors.Is(err, replication.ErrNotLeader) {
+		switch {
+		case f.req.Version >= 13 && f.endpoints.image.TopicByID(t.topic.id) == nil:
+			err = replication.ErrUnknownTopicID
+		case f.req.Version < 13 && f.endpoints.image.Topic(t.topic.name) == nil:
+			err = replication.ErrUnknownTopicOrPartition
+		}
+	}
 	p.errorCode = f.error(fetchCode(err))
 	if f.req.Version < 16 || p.errorCode != codeNotLeaderOrFollower && p.errorCode != codeFencedLeaderEpoch {
 		return
 	}
-	f.endpoints.image = f.h.cfg.Store.Image()
 	leader, epoch, ep, ok := f.endpoints.leaderHint(t.topic, t.partition)
 	if !ok {
 		return

@@ -53,10 +53,13 @@ func TestFetchVersions(t *testing.T) {
 // What a partition can be told instead of records. Each makes the answer come at
 // once, whatever it was to wait for (test deadline: seconds).
 func TestFetchErrors(t *testing.T) {
-	b := theBroker(t)
+	b := ownBroker(t, brokerEdit{})
 	c, topic := b.dial(t), b.topic(t, 1)
 	c.produce(topic, 0, batch(4))
-	epoch := topic.Partitions[0].LeaderEpoch
+	b = b.restart(t)
+	c = b.dial(t)
+	epoch := b.store.Image().Topic(topic.Name).Partitions[0].LeaderEpoch
+	require.Positive(t, epoch)
 	gone := &metadata.Topic{Name: "never-made", ID: metadata.TopicID{0xff, 2}}
 	for _, test := range []struct {
 		name    string
@@ -103,7 +106,7 @@ func TestFetchErrors(t *testing.T) {
 // At the end of the log there is nothing to read and no error; with a diverging
 // epoch (KIP-595) the answer says where to go back to.
 func TestFetchAtTheEndAndDiverging(t *testing.T) {
-	b := theBroker(t)
+	b := ownBroker(t, brokerEdit{})
 	c, topic := b.dial(t), b.topic(t, 1)
 	c.produce(topic, 0, batch(4))
 	req := fetchRequest(12, fetched{topic, 0, 4})
@@ -112,14 +115,23 @@ func TestFetchAtTheEndAndDiverging(t *testing.T) {
 	require.Zero(t, p.ErrorCode)
 	require.Empty(t, p.RecordBatches)
 
-	req = fetchRequest(12, fetched{topic, 0, 3})
+	// The log goes on in another epoch; a reader that has more of the first epoch
+	// than there is left the common path at its end.
+	b = b.restart(t)
+	c = b.dial(t)
+	c.produce(topic, 0, batch(3))
+	req = fetchRequest(12, fetched{topic, 0, 6})
 	req.SessionEpoch, req.MaxWaitMillis, req.MinBytes = -1, 600_000, 1<<20
-	req.Topics[0].Partitions[0].LastFetchedEpoch = topic.Partitions[0].LeaderEpoch + 5
+	req.Topics[0].Partitions[0].LastFetchedEpoch = topic.Partitions[0].LeaderEpoch
 	p = c.fetchOne(req)
 	require.Zero(t, p.ErrorCode)
 	require.Equal(t, topic.Partitions[0].LeaderEpoch, p.DivergingEpoch.Epoch)
 	require.EqualValues(t, 4, p.DivergingEpoch.EndOffset)
 	require.Empty(t, p.RecordBatches)
+	req.Topics[0].Partitions[0].FetchOffset, req.MinBytes = 4, 1
+	p = c.fetchOne(req)
+	require.EqualValues(t, -1, p.DivergingEpoch.Epoch)
+	require.Len(t, values(t, p.RecordBatches), 3)
 }
 
 // Limits: in the order of the partitions, by whole batches, and never so tight that

@@ -287,3 +287,26 @@ func (c *call) adminContext(timeoutMillis int32) (context.Context, context.Cance
 	stop := context.AfterFunc(c.h.ctx, cancel)
 	return ctx, func() { stop(); cancel() }
 }
+
+// await waits until this broker has acted upon all metadata there is, so that a
+// client that comes back with an answer finds what the answer says: leaders of a
+// new topic, the end of a deleted one, changed settings (M12). The error is an
+// ErrTimeout: what was committed stands, and goes on.
+func (h *Handlers) await(ctx context.Context) error {
+	if err := h.cfg.Replicas.Await(ctx, h.cfg.Store.Image().Version()); err != nil {
+		return fmt.Errorf("%w: the change is committed and being carried out: %w", metadata.ErrTimeout, err)
+	}
+	return nil
+}
+
+// settle is await for the topics of one request: those that were good become
+// indefinite when time runs out.
+func (h *Handlers) settle(ctx context.Context, results []metadata.TopicResult) {
+	if err := h.await(ctx); err != nil {
+		for i := range results {
+			if results[i].Err == nil {
+				results[i].Err = err
+			}
+		}
+	}
+}

@@ -165,7 +165,7 @@ func TestMetadataEndpoints(t *testing.T) {
 			Listeners: []metadata.Listener{{Name: "INTERNAL", Host: "hidden", Port: 1}}},
 	}})
 	c := b.dial(t)
-	topic := b.assigned(t, [][]metadata.BrokerID{{1}, {2, 3}, {3}})
+	topic := b.assigned(t, [][]metadata.BrokerID{{1, 2}, {2, 3}, {3, 1}})
 	for _, version := range []int16{1, 5, 6, 13} {
 		resp := ask[*kmsg.MetadataResponse](c, metadataFor(version, topic.Name))
 		require.Len(t, resp.Brokers, 2)
