@@ -38,6 +38,11 @@ type RecoveryStats struct {
 	BytesScanned int64
 	// BytesTruncated counts the torn tails cut off (L1).
 	BytesTruncated int64
+	// WALRecords were found in the live files of the write-ahead log.
+	WALRecords int
+	// WALDamage lists what is wrong with the write-ahead log and can not come from a torn tail: nothing proves then
+	// that the tails of the partitions are complete, and the directory's replicas must catch up before they count (I12).
+	WALDamage []string
 	// Seconds is the time it took.
 	Seconds float64
 }

@@ -34,13 +34,3 @@ func (directCommitter) flushed(*Log, uint64, int64) {}
 func (directCommitter) reserveBytes() int64 { return 0 }
 
 func (directCommitter) close() error { return nil }
-
-// openWAL reads the write-ahead log, if there is one, for recovery.
-func (d *Dir) openWAL(checkpoint) (redoSource, error) { return nil, nil }
-
-// startCommitter ends recovery (wal.md 4, steps 7 and 8): the checkpoint names the recovered ends.
-func (d *Dir) startCommitter() error {
-	d.checkpointing.Lock()
-	defer d.checkpointing.Unlock()
-	return d.writeCheckpoint()
-}

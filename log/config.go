@@ -64,6 +64,11 @@ type Config struct {
 
 	// OnFailure is called once, from a task of its own, when the directory is poisoned: the process must end (L2, W17).
 	OnFailure func(error)
+
+	// walBlockBytes is the alignment of the write-ahead log; tests with small files lower it.
+	walBlockBytes int
+	// mutants are switched off steps of the protocol, for the tests of the model.
+	mutants mutant
 }
 
 // Default returns the configuration of a production directory.
@@ -89,6 +94,7 @@ func Default() Config {
 		BackgroundSyncInterval: 3 * time.Second,
 		ClockJump:              10 * time.Minute,
 		ClockJumpPause:         time.Hour,
+		walBlockBytes:          walBlockBytes,
 	}
 }
 

@@ -29,6 +29,8 @@ type Dir struct {
 	metrics *metrics
 	syncer  *syncer
 	commit  committer
+	// redo is the write-ahead log as found, during OpenDir.
+	redo *walRedo
 
 	// failure is the first error that poisoned the directory (L2, W17).
 	failure atomic.Pointer[error]
@@ -57,7 +59,9 @@ type Dir struct {
 		// oldestGeneration and live go into every checkpoint; the write-ahead log's committer sets them.
 		oldestGeneration uint64
 		live             bool
-		closed           bool
+		// closingGeneration is what the checkpoint of a clean stop names as the oldest.
+		closingGeneration uint64
+		closed            bool
 	}
 
 	// tick is the state of Tick, which one task calls at a time.
@@ -102,11 +106,12 @@ func OpenDir(path string, cfg Config) (*Dir, error) {
 	}
 	d.lock = lock
 	if err := d.open(); err != nil {
+		cerr := d.commit.close()
 		if d.syncer != nil {
 			d.syncer.stop()
 		}
 		d.closeFiles()
-		return nil, errors.Join(fmt.Errorf("open log directory %s: %w", path, err), lock.Close())
+		return nil, errors.Join(fmt.Errorf("open log directory %s: %w", path, err), cerr, lock.Close())
 	}
 	if cfg.Registerer != nil {
 		if err := d.metrics.register(cfg.Registerer, d); err != nil {
@@ -428,9 +433,6 @@ func (d *Dir) stop() error {
 	if err := d.failed(); err != nil {
 		return err
 	}
-	d.mu.Lock()
-	d.mu.live = false
-	d.mu.Unlock()
 	return d.checkpoint(true)
 }
 

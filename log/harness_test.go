@@ -23,7 +23,7 @@ type mode struct {
 	wal  bool
 }
 
-var modes = []mode{{"direct", false}}
+var modes = []mode{{"direct", false}, {"wal", true}}
 
 // eachMode runs a test with the write-ahead log off and on: it is an accelerator, nothing may depend on it.
 func eachMode(t *testing.T, fn func(t *testing.T, m mode)) {

@@ -73,6 +73,9 @@ type Log struct {
 	run           appendRun
 	flushBuffer   []byte
 
+	// kept is what the committer of the write-ahead log holds of this log; guarded by its lock.
+	kept kept
+
 	// job is the work that the sync workers have for this log; guarded by syncer.lock.
 	job job
 }

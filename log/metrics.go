@@ -21,6 +21,9 @@ type metrics struct {
 	recoveryBytes   prometheus.Gauge
 	recoverySeconds prometheus.Gauge
 	truncatedBytes  prometheus.Counter
+	walFrames       prometheus.Counter
+	walBytes        prometheus.Counter
+	walDamaged      prometheus.Gauge
 
 	registered []prometheus.Collector
 }
@@ -64,6 +67,15 @@ func newMetrics() *metrics {
 		truncatedBytes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "millrace_log_torn_bytes_total", Help: "Bytes of torn tails cut off by recovery.",
 		}),
+		walFrames: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "millrace_wal_frames_total", Help: "Frames written to the write-ahead log, each with one fdatasync.",
+		}),
+		walBytes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "millrace_wal_bytes_total", Help: "Bytes written to the write-ahead log, padding included.",
+		}),
+		walDamaged: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "millrace_wal_damaged", Help: "1 if the last start found damage in the write-ahead log that no torn tail explains.",
+		}),
 	}
 }
 
@@ -81,6 +93,7 @@ func (m *metrics) register(r prometheus.Registerer, d *Dir) error {
 	all := []prometheus.Collector{
 		m.fsync, m.appendedBytes, m.rolls, m.deletedSegments, m.deletedBytes, m.corrupt, m.indexRebuilds, m.failed,
 		m.retentionPaused, m.recoveryBytes, m.recoverySeconds, m.truncatedBytes,
+		m.walFrames, m.walBytes, m.walDamaged,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "millrace_disk_free_bytes", Help: "Bytes free for records on the file system of the log directory.",
 		}, usage(func(free, _ int64) int64 { return free })),

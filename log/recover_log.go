@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"sort"
 
@@ -266,7 +267,8 @@ func (r *recovery) walkTo(seg *segment, offset int64) (position, reached int64, 
 		if err != nil && !errors.Is(err, ErrCorrupt) {
 			return 0, 0, err
 		}
-		if err != nil || !ok || scan.header.LastOffset() >= offset {
+		// A base offset is outside of its batch's checksum: a torn one can point anywhere.
+		if err != nil || !ok || scan.header.LastOffset() >= offset || scan.header.BaseOffset < reached {
 			return position, reached, nil
 		}
 		reached = scan.header.NextOffset()
@@ -483,7 +485,7 @@ func (r *recovery) loadEpochs() error {
 
 // listSnapshots notes the producer snapshots that may be used and removes those above the floor (W19).
 func (r *recovery) listSnapshots() {
-	for name := range r.files {
+	for _, name := range slices.Sorted(maps.Keys(r.files)) { // sorted, so that the model can replay its seeds
 		offset, suffix, ok := parseOffsetFileName(name)
 		if !ok || suffix != snapshotSuffix {
 			continue

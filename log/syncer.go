@@ -15,9 +15,9 @@ type syncer struct {
 	work, done vfs.Cond
 	queue      []*Log
 	workers    int
-	// advancing counts the logs with jobAdvance waiting or running.
-	advancing int
-	stopped   bool
+	// advancing counts the logs with jobAdvance waiting or running, retiring those with jobRetire.
+	advancing, retiring int
+	stopped             bool
 }
 
 // job is the state of a log in the pool; guarded by syncer.lock.
@@ -34,6 +34,8 @@ const (
 	jobSync jobKind = 1 << iota
 	// jobAdvance also syncs the derived files and moves the recovery point.
 	jobAdvance
+	// jobRetire is jobSync for a file of the write-ahead log that waits to be retired.
+	jobRetire
 )
 
 func newSyncer(d *Dir, workers int) *syncer {
@@ -56,6 +58,9 @@ func (s *syncer) request(l *Log, kind jobKind) {
 	if kind == jobAdvance && (l.job.wanted|l.job.running)&jobAdvance == 0 {
 		s.advancing++
 	}
+	if kind == jobRetire && (l.job.wanted|l.job.running)&jobRetire == 0 {
+		s.retiring++
+	}
 	l.job.wanted |= kind
 	if l.job.queued || l.job.running != 0 {
 		return // a running worker looks again when it is done
@@ -76,6 +81,19 @@ func (s *syncer) busy(l *Log) bool {
 func (s *syncer) waitAdvanced() {
 	s.lock.Lock()
 	for s.advancing > 0 {
+		s.done.Wait()
+	}
+	s.lock.Unlock()
+}
+
+// syncAll makes logs durable up to their ends, many at a time, and waits for it. Logs that are closed or offline are
+// left as they are.
+func (s *syncer) syncAll(logs []*Log) {
+	for _, l := range logs {
+		s.request(l, jobRetire)
+	}
+	s.lock.Lock()
+	for s.retiring > 0 {
 		s.done.Wait()
 	}
 	s.lock.Unlock()
@@ -109,6 +127,12 @@ func (s *syncer) run() {
 		if kind&jobAdvance != 0 {
 			if l.job.wanted&jobAdvance == 0 {
 				s.advancing--
+			}
+			s.done.Broadcast()
+		}
+		if kind&jobRetire != 0 {
+			if l.job.wanted&jobRetire == 0 {
+				s.retiring--
 			}
 			s.done.Broadcast()
 		}

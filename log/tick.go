@@ -1,8 +1,11 @@
 package log
 
 import (
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/millrace/millrace/log/vfs"
 )
 
 // tickState is what Tick remembers between calls.
@@ -170,6 +173,11 @@ func (d *Dir) checkpoint(all bool) error {
 				return fmt.Errorf("%s: recovery point is %d, the end %d", l, rp, end)
 			}
 		}
+		// Everything is in synced segments: with this checkpoint all generations are retired.
+		d.mu.Lock()
+		d.mu.live = false
+		d.mu.oldestGeneration = max(d.mu.oldestGeneration, d.mu.closingGeneration)
+		d.mu.Unlock()
 	}
 	return d.writeCheckpoint()
 }
@@ -186,6 +194,9 @@ func (d *Dir) writeCheckpoint() error {
 	cp.oldest, cp.live = d.mu.oldestGeneration, d.mu.live
 	d.mu.Unlock()
 	if err := d.replaceFile(d.path, checkpointName, cp.encode()); err != nil {
+		if errors.Is(err, vfs.ErrNoSpace) {
+			return fmt.Errorf("write checkpoint: %w", err) // the old one is as good as before
+		}
 		return d.fail(fmt.Errorf("write checkpoint: %w", err))
 	}
 	return nil

@@ -127,8 +127,18 @@ type walRecord struct {
 	segmentBase, position int64
 	// durableEnd is that of the partition when the frame was built: recovery must reach it (wal.md 4 step 6).
 	durableEnd int64
-	// data is the batches, as written to the segment.
+	// data is the batches, as written to the segment. more are further pieces of them, only while a frame is built.
 	data []byte
+	more [][]byte
+}
+
+// length is the size of the batches in bytes.
+func (r *walRecord) length() int {
+	n := len(r.data)
+	for _, p := range r.more {
+		n += len(p)
+	}
+	return n
 }
 
 func (r *walRecord) putHead(b []byte) {
@@ -138,7 +148,7 @@ func (r *walRecord) putHead(b []byte) {
 	binary.BigEndian.PutUint64(b[24:], uint64(r.segmentBase))
 	binary.BigEndian.PutUint64(b[32:], uint64(r.durableEnd))
 	binary.BigEndian.PutUint32(b[40:], uint32(r.position))
-	binary.BigEndian.PutUint32(b[44:], uint32(len(r.data)))
+	binary.BigEndian.PutUint32(b[44:], uint32(r.length()))
 }
 
 // decodeWALRecord reads the record at the start of b and returns the rest. data aliases b.
@@ -207,7 +217,7 @@ func (f *walFrame) reset() {
 // add appends a record. The bytes of r.data must stay as they are until the frame has been written.
 func (f *walFrame) add(r walRecord) {
 	f.records = append(f.records, r)
-	f.bytes += walRecordHeadBytes + len(r.data)
+	f.bytes += walRecordHeadBytes + r.length()
 }
 
 // size is the space the frame takes in a file.
@@ -217,9 +227,10 @@ func (f *walFrame) size(blockBytes int) int64 { return alignUp(int64(f.bytes), b
 func (f *walFrame) build(h *walHeader, sequence uint64, zeros []byte) [][]byte {
 	need := walFrameHeadBytes
 	for i := range f.records {
-		need += walRecordHeadBytes
-		if n := len(f.records[i].data); n <= walInlineBatchBytes {
-			need += n
+		r := &f.records[i]
+		need += walRecordHeadBytes + inlineBytes(r.data)
+		for _, p := range r.more {
+			need += inlineBytes(p)
 		}
 	}
 	if cap(f.scratch) < need {
@@ -239,12 +250,10 @@ func (f *walFrame) build(h *walHeader, sequence uint64, zeros []byte) [][]byte {
 		r := &f.records[i]
 		r.putHead(s[to:])
 		to += walRecordHeadBytes
-		if len(r.data) <= walInlineBatchBytes {
-			to += copy(s[to:], r.data)
-			continue
+		from, to = f.put(s, from, to, r.data)
+		for _, p := range r.more {
+			from, to = f.put(s, from, to, p)
 		}
-		f.pieces = append(f.pieces, s[from:to], r.data)
-		from = to
 	}
 	if from < to {
 		f.pieces = append(f.pieces, s[from:to])
@@ -258,6 +267,23 @@ func (f *walFrame) build(h *walHeader, sequence uint64, zeros []byte) [][]byte {
 		f.pieces = append(f.pieces, zeros[:pad])
 	}
 	return f.pieces
+}
+
+// inlineBytes is how much of a piece is copied into the scratch buffer: small ones whole, large ones not at all.
+func inlineBytes(p []byte) int {
+	if len(p) <= walInlineBatchBytes {
+		return len(p)
+	}
+	return 0
+}
+
+// put adds a piece to the frame. s[from:to] is scratch that is not among the pieces yet.
+func (f *walFrame) put(s []byte, from, to int, p []byte) (int, int) {
+	if len(p) <= walInlineBatchBytes {
+		return from, to + copy(s[to:], p)
+	}
+	f.pieces = append(f.pieces, s[from:to], p)
+	return to, to
 }
 
 // alignUp rounds n up to whole blocks.

@@ -487,12 +487,11 @@ func TestWALFramePieces(t *testing.T) {
 	h := walHeader{blockBytes: walBlockBytes, generation: 1}
 	zeros := make([]byte, walBlockBytes)
 	var f walFrame
+	more := [][]byte{[]byte("behind it"), walTestBytes[:70000], nil}
 	fill := func() {
 		f.reset()
 		for i, n := range []int{10, 5000, walInlineBatchBytes, walInlineBatchBytes + 1, 1, 100000} {
-			f.add(walRecord{logID: uint64(i), base: int64(i), next: int64(i + 1), data: zeros[:0:0]})
-			f.records[i].data = walTestBytes[:n]
-			f.bytes += n
+			f.add(walRecord{logID: uint64(i), base: int64(i), next: int64(i + 1), data: walTestBytes[:n], more: more})
 		}
 	}
 	fill()
@@ -503,7 +502,9 @@ func TestWALFramePieces(t *testing.T) {
 	for i := range f.records {
 		r, next, err := decodeWALRecord(rest)
 		require.NoError(t, err)
-		require.Equal(t, f.records[i], r)
+		want := f.records[i]
+		want.data, want.more = bytes.Join(append([][]byte{want.data}, more...), nil), nil
+		require.Equal(t, want, r)
 		rest = next
 	}
 	require.Empty(t, rest)
