@@ -1,0 +1,438 @@
+package metadata
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/metadata/metadatapb"
+)
+
+const testTerm = 7
+
+// testFSM is an FSM without Raft, for commands.
+type testFSM struct {
+	*fsm
+	t        testing.TB
+	next     uint64
+	failures []error
+	images   []*Image
+}
+
+func newTestFSM(t testing.TB) *testFSM {
+	f := &testFSM{t: t}
+	f.fsm = &fsm{
+		st:        newState(),
+		published: func(st *state, index uint64) { f.images = append(f.images, &Image{version: index, st: st}) },
+		failure:   func(err error) { f.failures = append(f.failures, err) },
+	}
+	return f
+}
+
+// entry encodes commands as one Raft entry at the next index.
+func (f *testFSM) entry(commands ...command) *raft.Log {
+	var data []byte
+	for _, c := range commands {
+		b, err := encodeCommand(c, testTerm)
+		require.NoError(f.t, err)
+		data = append(data, newProposal(b).data...)
+	}
+	f.next++
+	return &raft.Log{Index: f.next, Term: testTerm, Type: raft.LogCommand, Data: data}
+}
+
+// do applies one command in an entry of its own.
+func (f *testFSM) do(c command) (any, error) {
+	f.t.Helper()
+	results, ok := f.Apply(f.entry(c)).([]result)
+	require.True(f.t, ok, "the FSM has failed: %v", f.failed)
+	require.Len(f.t, results, 1)
+	return results[0].value, results[0].err
+}
+
+// must applies a command that must succeed.
+func (f *testFSM) must(c command) any {
+	f.t.Helper()
+	v, err := f.do(c)
+	require.NoError(f.t, err)
+	return v
+}
+
+func (f *testFSM) image() *Image { return &Image{version: f.index, st: f.st} }
+
+// checkState makes sure that the derived parts of a state are what they are derived from.
+func checkState(t require.TestingT, st *state) {
+	checkTree(t, st.topics)
+	checkTree(t, st.topicIDs)
+	checkTree(t, st.collisions)
+	checkTree(t, st.tombstones)
+	ids, collisions, partitions := map[TopicID]string{}, map[string]string{}, 0
+	st.eachTopic(func(topic *Topic) bool {
+		ids[topic.ID] = topic.Name
+		if strings.ContainsAny(topic.Name, "._") {
+			collisions[metricName(topic.Name)] = topic.Name
+		}
+		partitions += len(topic.Partitions)
+		require.NotEmpty(t, topic.Partitions)
+		require.False(t, st.tombstoned(topic.ID), "a topic and a tombstone with id %s", topic.ID)
+		for i := range topic.Partitions {
+			checkPartition(t, &topic.Partitions[i])
+		}
+		return true
+	})
+	require.Equal(t, ids, maps.Collect(st.topicIDs.all()))
+	require.Equal(t, collisions, maps.Collect(st.collisions.all()))
+	require.Equal(t, partitions, st.partitions)
+}
+
+func checkPartition(t require.TestingT, p *Partition) {
+	require.NotEmpty(t, p.Replicas)
+	require.Len(t, p.Directories, len(p.Replicas))
+	for _, id := range slices.Concat(p.ISR, p.ELR) {
+		require.Contains(t, p.Replicas, id)
+	}
+	for _, id := range p.ELR {
+		require.NotContains(t, p.ISR, id)
+	}
+	if p.Leader != NoBroker {
+		require.Contains(t, p.ISR, p.Leader)
+	}
+}
+
+func broker(id BrokerID, incarnation byte, dirs ...DirectoryID) *registerBroker {
+	if dirs == nil {
+		dirs = []DirectoryID{{byte(id)}}
+	}
+	return &registerBroker{broker: &Broker{
+		ID: id, Incarnation: [16]byte{byte(id), incarnation}, Directories: dirs, MinFeatureLevel: 1, MaxFeatureLevel: 1,
+	}}
+}
+
+// again makes a registration one that replaces the present one.
+func (f *testFSM) again(c *registerBroker) *registerBroker {
+	c.expectedEpoch = f.st.broker(c.broker.ID).Epoch
+	return c
+}
+
+// on places a partition on brokers, each in its first directory.
+func on(ids ...BrokerID) replicaSet {
+	set := replicaSet{replicas: ids}
+	for _, id := range ids {
+		set.directories = append(set.directories, DirectoryID{byte(id)})
+	}
+	return set
+}
+
+func topicCommand(id byte, name string, sets ...replicaSet) *createTopic {
+	return &createTopic{id: TopicID{id}, name: name, sets: sets}
+}
+
+// threeBrokers is an FSM with a cluster id, the brokers 1 to 3, and topic "orders" (id 1): partition 0 on 1 2 3,
+// partition 1 on 2 3 1.
+func threeBrokers(t testing.TB) *testFSM {
+	f := newTestFSM(t)
+	f.must(&initCluster{clusterID: "millrace-test", featureLevel: 1})
+	for id := BrokerID(1); id <= 3; id++ {
+		f.must(broker(id, 1))
+	}
+	f.must(topicCommand(1, "orders", on(1, 2, 3), on(2, 3, 1)))
+	return f
+}
+
+// M1: nothing that decides what Apply does may look at the clock, at chance or at this machine.
+func TestFSMFilesImportNothingNonDeterministic(t *testing.T) {
+	var files []string
+	for _, pattern := range []string{"fsm*.go", "command_*.go", "tree*.go", "image.go", "ids.go"} {
+		matches, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		files = append(files, matches...)
+	}
+	files = slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, "_test.go") })
+	require.Greater(t, len(files), 12)
+	commands := 0
+	for _, name := range files {
+		if strings.HasPrefix(name, "command_") {
+			commands++
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		require.NoError(t, err)
+		for _, imp := range file.Imports {
+			path := strings.Trim(imp.Path.Value, `"`)
+			for _, banned := range []string{"time", "os", "math/rand", "math/rand/v2", "crypto/rand", "net", "runtime", "sync", "context"} {
+				require.NotEqual(t, banned, path, "%s imports it", name)
+			}
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if g, ok := n.(*ast.GoStmt); ok {
+				t.Errorf("%s starts a goroutine at %v", name, g.Pos())
+			}
+			return true
+		})
+	}
+	require.Equal(t, len(pb.CommandType_name)-2, commands, "one file per command, but for chain parts")
+}
+
+// Every command type of the schema has its place in the dispatch.
+func TestEveryCommandTypeIsKnown(t *testing.T) {
+	for kind := range pb.CommandType_name {
+		_, err := decodeCommand(pb.CommandType(kind), nil)
+		unknown := err != nil && strings.Contains(err.Error(), "unknown command type")
+		require.Equal(t, kind == 0, unknown, "type %d: %v", kind, err)
+	}
+}
+
+// M2: an entry of a newer version stops the broker: an unknown type, an unknown field at any depth, garbage. Nothing of
+// its batch becomes visible, nothing after it is applied, no snapshot is taken, no proposer gets an answer.
+func TestUnknownEntryStops(t *testing.T) {
+	field := func(b []byte) []byte { return append(slices.Clone(b), 0xf8, 0x3f, 1) } // field 1023, varint 1
+	create := topicCommand(9, "new", on(1))
+	encoded, err := encodeCommand(create, testTerm)
+	require.NoError(t, err)
+	body, err := proto.Marshal(create.message())
+	require.NoError(t, err)
+	nested := proto.Clone(create.message()).(*pb.CreateTopic)
+	nested.Placement.ProtoReflect().SetUnknown([]byte{0xf8, 0x3f, 1})
+	nestedBody, err := proto.Marshal(nested)
+	require.NoError(t, err)
+	part := func(data []byte) []byte {
+		b, err := encodeCommand(&chainPart{chain: requestID{1}, parts: 1, data: data}, testTerm)
+		require.NoError(t, err)
+		return newProposal(b).data
+	}
+	kind := pb.CommandType_COMMAND_CREATE_TOPIC
+	for name, data := range map[string][]byte{
+		"type":                  newProposal(appendCommand(nil, 99, testTerm, nil)).data,
+		"no type":               newProposal(appendCommand(nil, 0, testTerm, nil)).data,
+		"field of the entry":    field(newProposal(encoded).data),
+		"field of the envelope": newProposal(field(encoded)).data,
+		"field of the command":  newProposal(appendCommand(nil, kind, testTerm, field(body))).data,
+		"field below it":        newProposal(appendCommand(nil, kind, testTerm, nestedBody)).data,
+		"garbage body":          newProposal(appendCommand(nil, kind, testTerm, []byte{0xff, 0xff})).data,
+		"garbage":               {0xff, 0xff, 0xff},
+		"type in a chain":       part(appendCommand(nil, 99, testTerm, nil)),
+		"garbage in a chain":    part([]byte{0xff}),
+		"chain in a chain":      part(appendCommand(nil, pb.CommandType_COMMAND_CHAIN_PART, testTerm, nil)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := threeBrokers(t)
+			before, images := f.image(), len(f.images)
+			good := f.entry(topicCommand(2, "before", on(1)))
+			f.next++
+			bad := &raft.Log{Index: f.next, Term: testTerm, Type: raft.LogCommand, Data: data}
+			after := f.entry(topicCommand(3, "after", on(1)))
+			f.ApplyBatch([]*raft.Log{good, bad})
+			answer := f.Apply(after)
+			require.Len(t, f.failures, 1, "reported once")
+			require.ErrorIs(t, answer.(error), ErrFailed)
+			require.Equal(t, before.st, f.st)
+			require.Len(t, f.images, images)
+			_, err := f.Snapshot()
+			require.ErrorIs(t, err, ErrFailed)
+			require.ErrorIs(t, f.Restore(io.NopCloser(bytes.NewReader(nil))), ErrFailed)
+		})
+	}
+}
+
+// M9: a command decided on in another term has no effect, also inside a chain.
+func TestCommandOfAnotherTerm(t *testing.T) {
+	f := threeBrokers(t)
+	old := f.entry(topicCommand(2, "late", on(1)))
+	old.Term = testTerm + 1
+	require.Equal(t, []result{{err: ErrNotController}}, f.Apply(old))
+	whole, err := encodeCommand(topicCommand(2, "late", on(1)), testTerm-1)
+	require.NoError(t, err)
+	_, err = f.do(&chainPart{chain: requestID{1}, parts: 1, data: whole})
+	require.ErrorIs(t, err, ErrNotController)
+	require.Nil(t, f.image().Topic("late"))
+}
+
+// Commands of one batch see each other, share one publication, and leave every published Image as it was.
+func TestBatchPublishesOnce(t *testing.T) {
+	f := threeBrokers(t)
+	before, hash, images := f.image(), stateHash(f.st, f.index), len(f.images)
+	entries := []*raft.Log{
+		f.entry(topicCommand(2, "a", on(1)), topicCommand(3, "a", on(1)), &deleteTopic{id: TopicID{1}}),
+		{Index: f.next + 1, Term: testTerm, Type: raft.LogConfiguration},
+	}
+	f.next++
+	entries = append(entries, f.entry(topicCommand(4, "orders", on(3)), f.again(broker(1, 2))))
+	out := f.ApplyBatch(entries)
+	require.Nil(t, out[1])
+	require.ErrorIs(t, out[0].([]result)[1].err, ErrTopicExists)
+	require.Len(t, f.images, images+1)
+	require.Equal(t, f.next, f.image().Version())
+	require.Equal(t, int32(1), f.image().Topic("a").Partitions[0].LeaderEpoch, "the registration saw the topic")
+	require.Equal(t, TopicID{4}, f.image().Topic("orders").ID)
+	require.Equal(t, hash, stateHash(before.st, before.version), "the old Image is as it was")
+	checkState(t, f.st)
+}
+
+// I14, M1: FSMs that apply the same entries, in whatever batches, or from a snapshot taken anywhere, have equal hashes.
+func TestReplayIsDeterministic(t *testing.T) {
+	f := newTestFSM(t)
+	entries := workload(f, 300)
+	var hashes [][32]byte
+	for _, e := range entries {
+		f.Apply(e)
+		hashes = append(hashes, stateHash(f.st, f.index))
+	}
+	checkState(t, f.st)
+	require.NotEqual(t, hashes[0], hashes[len(hashes)-1])
+	for range 2 {
+		g := newTestFSM(t)
+		for i, e := range entries {
+			g.Apply(e)
+			require.Equal(t, hashes[i], stateHash(g.st, g.index), "after entry %d", i)
+		}
+	}
+	for _, batch := range []int{7, 64, len(entries)} {
+		g := newTestFSM(t)
+		at := 0
+		for chunk := range slices.Chunk(entries, batch) {
+			g.ApplyBatch(chunk)
+			at += len(chunk)
+			require.Equal(t, hashes[at-1], stateHash(g.st, g.index), "batches of %d", batch)
+		}
+	}
+	g := newTestFSM(t)
+	for i, e := range entries {
+		if i%37 == 0 {
+			h := newTestFSM(t)
+			require.NoError(t, h.Restore(io.NopCloser(bytes.NewReader(snapshotBytes(t, g.st, g.index)))))
+			g = h
+		}
+		g.Apply(e)
+		require.Equal(t, hashes[i], stateHash(g.st, g.index), "after entry %d, with snapshots", i)
+	}
+}
+
+// workload makes entries of all kinds of commands, most of them successful, some refused.
+func workload(f *testFSM, n int) []*raft.Log {
+	seq := uint32(1)
+	random := func(n int) int { seq = seq*1664525 + 1013904223; return int(seq>>8) % n }
+	entries := []*raft.Log{f.entry(&initCluster{clusterID: "millrace-w", featureLevel: 1}, broker(1, 1), broker(2, 1), broker(3, 1))}
+	epochs := map[BrokerID]int64{1: 1, 2: 2, 3: 3}
+	lastEpoch := int64(3)
+	var next int64
+	for i := range n {
+		id := TopicID{byte(i), byte(i >> 8), 1}
+		name := fmt.Sprintf("topic.%d", random(60))
+		var c command
+		switch random(8) {
+		case 0, 1, 2:
+			c = &createTopic{id: id, name: name, sets: []replicaSet{on(1, 2, 3), on(3, 1)}, configs: map[string]string{"a": "1", "b": name}}
+		case 3:
+			old := random(i + 1)
+			c = &deleteTopic{id: TopicID{byte(old), byte(old >> 8), 1}, request: requestID{byte(i)}}
+		case 4:
+			old := random(i + 1)
+			c = &createPartitions{id: TopicID{byte(old), byte(old >> 8), 1}, expectedCount: 2, sets: []replicaSet{on(2)}}
+		case 5:
+			c = &alterConfigs{broker: NoBroker, expectedVersion: uint64(i), set: map[string]string{"k": name, "l": ""}}
+		case 6:
+			c = &allocateProducerIDs{expectedNext: next, count: 1000}
+			next += 1000
+		case 7:
+			b := BrokerID(random(3) + 1)
+			reg := broker(b, byte(i+2))
+			reg.expectedEpoch = epochs[b]
+			lastEpoch++
+			epochs[b] = lastEpoch
+			c = reg
+		}
+		if random(5) == 0 {
+			whole, err := encodeCommand(c, testTerm)
+			require.NoError(f.t, err)
+			half := len(whole) / 2
+			entries = append(entries, f.entry(&chainPart{chain: requestID{byte(i), 9}, parts: 2, data: whole[:half]}))
+			entries = append(entries, f.entry(&chainPart{chain: requestID{byte(i), 9}, part: 1, parts: 2, data: whole[half:]}))
+			continue
+		}
+		entries = append(entries, f.entry(c))
+	}
+	return entries
+}
+
+// M3: a snapshot is of the moment it was asked for, whatever is applied while it is written. With -race this also shows
+// that nobody writes to a published state.
+func TestSnapshotDuringApply(t *testing.T) {
+	f := newTestFSM(t)
+	entries := workload(f, 400)
+	f.ApplyBatch(entries[:200])
+	want := snapshotBytes(t, f.st, f.index)
+	snap, err := f.Snapshot()
+	require.NoError(t, err)
+	sink := &memorySink{}
+	started := make(chan struct{})
+	sink.onWrite = sync.OnceFunc(func() { close(started) })
+	var wg sync.WaitGroup
+	wg.Go(func() { err = snap.Persist(sink) })
+	<-started
+	for _, e := range entries[200:] {
+		f.Apply(e)
+	}
+	wg.Wait()
+	require.NoError(t, err)
+	require.True(t, sink.closed)
+	require.Equal(t, want, sink.Bytes())
+	require.NotEqual(t, want, snapshotBytes(t, f.st, f.index))
+}
+
+// memorySink is a raft.SnapshotSink; its writes fail from byte failAt on, if that is > 0.
+type memorySink struct {
+	bytes.Buffer
+	failAt            int
+	failClose         error
+	closed, cancelled bool
+	onWrite           func()
+}
+
+var errTestIO = errors.New("input/output error")
+
+func (s *memorySink) Write(p []byte) (int, error) {
+	if s.onWrite != nil {
+		s.onWrite()
+	}
+	if s.failAt > 0 && s.Len()+len(p) >= s.failAt {
+		return 0, errTestIO
+	}
+	return s.Buffer.Write(p)
+}
+
+func (s *memorySink) Close() error  { s.closed = true; return s.failClose }
+func (s *memorySink) Cancel() error { s.cancelled = true; return nil }
+func (s *memorySink) ID() string    { return "memory" }
+
+// A snapshot that can't be written in full is cancelled, never closed.
+func TestPersistFails(t *testing.T) {
+	f := threeBrokers(t)
+	snap, err := f.Snapshot()
+	require.NoError(t, err)
+	sink := &memorySink{failAt: 1}
+	require.ErrorIs(t, snap.Persist(sink), errTestIO)
+	require.True(t, sink.cancelled)
+	require.False(t, sink.closed)
+	persisted := false
+	f.persisted = func() { persisted = true }
+	snap, err = f.Snapshot()
+	require.NoError(t, err)
+	require.ErrorIs(t, snap.Persist(&memorySink{failClose: errTestIO}), errTestIO)
+	require.False(t, persisted)
+	require.NoError(t, snap.Persist(&memorySink{}))
+	require.True(t, persisted)
+	snap.Release()
+}
