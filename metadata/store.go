@@ -38,6 +38,9 @@ type Store struct {
 	db        *raftboltdb.BoltStore
 	fsm       *fsm
 	raft      *raft.Raft
+	// halt stops Raft without waiting for it; the first call returns the future that waits. It is set once Raft runs, and
+	// is apart from raft because a failure may come before Open has that.
+	halt atomic.Pointer[func() raft.Future]
 	transport raft.Transport
 	proposer  *proposer
 	metrics   *metrics
@@ -147,7 +150,14 @@ func Open(cfg Config) (_ *Store, err error) {
 	if s.raft, err = raft.NewRaft(rc, s.fsm, logs, stable, snaps, s.transport); err != nil {
 		return nil, fmt.Errorf("start raft in %s: %w", cfg.Dir, err)
 	}
-	opened = append(opened, closeFunc(func() error { return s.raft.Shutdown().Error() }))
+	halt := sync.OnceValue(s.raft.Shutdown)
+	s.halt.Store(&halt)
+	opened = append(opened, closeFunc(func() error { return halt().Error() }))
+	select {
+	case <-s.failed.c: // before halt was there
+		return nil, fmt.Errorf("%w: %w", ErrFailed, s.failed.err)
+	default:
+	}
 	if err := s.checkServer(); err != nil {
 		return nil, err
 	}
@@ -284,7 +294,7 @@ func (s *Store) Close() error {
 		s.lead.Store(nil)
 		close(s.stop)
 		close(s.proposer.stop)
-		err := s.raft.Shutdown().Error() // closes the transport too, if it can be closed
+		err := (*s.halt.Load())().Error() // closes the transport too, if it can be closed
 		s.running.Wait()
 		s.metrics.close()
 		s.closed = errors.Join(err, s.db.Close())
@@ -295,6 +305,13 @@ func (s *Store) Close() error {
 // Ready waits until a leader is known and everything committed before is applied here, and, at the leader, until the
 // cluster has its id. It returns the reason why that can never happen, or ctx's error.
 func (s *Store) Ready(ctx context.Context) error {
+	select {
+	case <-s.failed.c:
+		return fmt.Errorf("%w: %w", ErrFailed, s.failed.err)
+	case <-s.stop:
+		return ErrClosed
+	default:
+	}
 	select {
 	case <-s.ready.c:
 		return s.ready.err
@@ -314,12 +331,16 @@ func (s *Store) setReady(err error) {
 	})
 }
 
-// fail takes the first failure, after which this broker may not acknowledge or apply anything more.
+// fail takes the first failure, after which this broker may not acknowledge or apply anything more. Raft is stopped here
+// and not only with the process: it would go on with elections, and panic when it can't write its term.
 func (s *Store) fail(err error) {
 	s.failed.Do(func() {
 		s.lead.Store(nil)
 		s.failed.err = err
 		close(s.failed.c)
+		if halt := s.halt.Load(); halt != nil {
+			(*halt)()
+		}
 		s.logger.Error("metadata failed, the process must stop", "error", err)
 		if s.cfg.OnFailure == nil {
 			panic(err)

@@ -2,7 +2,9 @@ package metadata
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
 	"testing"
@@ -26,12 +28,17 @@ func testConfig(t testing.TB, dir string) Config {
 	return cfg
 }
 
-// openStore opens a store, waits until it is ready, and closes it with the test.
+// openStore opens a store, waits until it is ready, closes it with the test, and replays its log then.
 func openStore(t testing.TB, cfg Config) *Store {
 	t.Helper()
 	s, err := Open(cfg)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	t.Cleanup(func() {
+		require.NoError(t, s.Close())
+		if _, benchmark := t.(*testing.B); !benchmark && !t.Failed() {
+			verifyReplay(t, s)
+		}
+	})
 	require.NoError(t, s.Ready(testContext(t)))
 	return s
 }
@@ -96,3 +103,15 @@ func TestOpenToReady(t *testing.T) {
 		require.NoError(t, s.Close())
 	}
 }
+
+// is reports whether err matches one of kinds.
+func is(err error, kinds ...error) bool {
+	for _, k := range kinds {
+		if errors.Is(err, k) {
+			return true
+		}
+	}
+	return false
+}
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -1,0 +1,250 @@
+package metadata
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+)
+
+// snapshotsIn returns the folders of the snapshots, oldest first.
+func snapshotsIn(t *testing.T, cfg Config) []string {
+	entries, err := os.ReadDir(filepath.Join(cfg.Dir, "snapshots"))
+	require.NoError(t, err)
+	store, err := raft.NewFileSnapshotStoreWithLogger(cfg.Dir, retainedSnapshots, newRaftLogger(discard()))
+	require.NoError(t, err)
+	metas, err := store.List()
+	require.NoError(t, err)
+	require.Len(t, metas, len(entries))
+	var out []string
+	for _, m := range slices.Backward(metas) {
+		out = append(out, filepath.Join(cfg.Dir, "snapshots", m.ID))
+	}
+	return out
+}
+
+// withSnapshots makes a directory with topics t0…, a snapshot after each of the given counts of topics, and one more
+// topic at the end. The log is compacted as much as M6 allows.
+func withSnapshots(t *testing.T, counts ...int) (Config, int) {
+	cfg := testConfig(t, t.TempDir())
+	cfg.TrailingEntries = 1
+	cfg.SnapshotEntries = 1 << 40
+	s, err := Open(cfg)
+	require.NoError(t, err)
+	require.NoError(t, s.Ready(testContext(t)))
+	register(t, s, 1, 1)
+	n := 0
+	for _, count := range counts {
+		for ; n < count; n++ {
+			createTopics(t, s, newTopic(fmt.Sprintf("t%d", n), 1))
+		}
+		require.NoError(t, s.raft.Snapshot().Error())
+	}
+	createTopics(t, s, newTopic(fmt.Sprintf("t%d", n), 1))
+	require.NoError(t, s.Close())
+	return cfg, n + 1
+}
+
+func requireTopics(t *testing.T, cfg Config, n int) *Store {
+	t.Helper()
+	s := openStore(t, cfg)
+	require.Equal(t, n, s.Image().TopicCount())
+	for i := range n {
+		require.NotNil(t, s.Image().Topic(fmt.Sprintf("t%d", i)))
+	}
+	return s
+}
+
+func flipBit(t *testing.T, path string) {
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	b[len(b)/2] ^= 4
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+}
+
+// M6: with a damaged newest snapshot, however damaged, a broker starts from the older one and the log, loses nothing, and
+// keeps what it could not read.
+func TestDamagedNewestSnapshot(t *testing.T) {
+	for name, damage := range map[string]func(t *testing.T, dir string){
+		"bit in the state": func(t *testing.T, dir string) { flipBit(t, filepath.Join(dir, "state.bin")) },
+		"state missing":    func(t *testing.T, dir string) { require.NoError(t, os.Remove(filepath.Join(dir, "state.bin"))) },
+		"state cut":        func(t *testing.T, dir string) { require.NoError(t, os.Truncate(filepath.Join(dir, "state.bin"), 20)) },
+		"meta garbled": func(t *testing.T, dir string) {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "meta.json"), []byte("{"), 0o600))
+		},
+		"meta missing": func(t *testing.T, dir string) { require.NoError(t, os.Remove(filepath.Join(dir, "meta.json"))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, n := withSnapshots(t, 3, 6)
+			snaps := snapshotsIn(t, cfg)
+			require.Len(t, snaps, 2)
+			damage(t, snaps[1])
+			s := requireTopics(t, cfg, n)
+			// And it goes on: snapshots, restarts.
+			createTopics(t, s, newTopic(fmt.Sprintf("t%d", n), 1))
+			require.NoError(t, s.raft.Snapshot().Error())
+			require.NoError(t, s.Close())
+			requireTopics(t, cfg, n+1)
+			kept, _ := filepath.Glob(filepath.Join(cfg.Dir, "snapshots*", filepath.Base(snaps[1])))
+			require.Len(t, kept, 1, "the damaged one is still there")
+		})
+	}
+}
+
+// M6: when entries are missing between the newest snapshot that is whole and the log, the start is refused with the three
+// lines, and nothing is changed, so that it is refused again. An older state is never taken for the present one, and the
+// directory never for an empty one.
+func TestDamagedSnapshotsRefuse(t *testing.T) {
+	for name, damage := range map[string]func(t *testing.T, cfg Config, snaps []string){
+		"all damaged": func(t *testing.T, cfg Config, snaps []string) {
+			for _, dir := range snaps {
+				flipBit(t, filepath.Join(dir, "state.bin"))
+			}
+		},
+		"all metas": func(t *testing.T, cfg Config, snaps []string) {
+			for _, dir := range snaps {
+				require.NoError(t, os.Remove(filepath.Join(dir, "meta.json")))
+			}
+		},
+		"all gone": func(t *testing.T, cfg Config, snaps []string) {
+			require.NoError(t, os.RemoveAll(filepath.Join(cfg.Dir, "snapshots")))
+		},
+		"damaged, log gone": func(t *testing.T, cfg Config, snaps []string) {
+			for _, dir := range snaps {
+				flipBit(t, filepath.Join(dir, "state.bin"))
+			}
+			require.NoError(t, os.Remove(filepath.Join(cfg.Dir, databaseFile)))
+		},
+		"metas and log gone": func(t *testing.T, cfg Config, snaps []string) {
+			for _, dir := range snaps {
+				require.NoError(t, os.Remove(filepath.Join(dir, "meta.json")))
+			}
+			require.NoError(t, os.Remove(filepath.Join(cfg.Dir, databaseFile)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, _ := withSnapshots(t, 3, 6)
+			snaps := snapshotsIn(t, cfg)
+			damage(t, cfg, snaps)
+			for range 2 {
+				_, err := Open(cfg)
+				requireMend(t, err, ErrCorrupt, cfg.Dir)
+			}
+			_, err := os.Stat(filepath.Join(cfg.Dir, damagedDir))
+			require.ErrorIs(t, err, os.ErrNotExist, "nothing was moved")
+		})
+	}
+}
+
+// M6: an entry missing in the middle of the log, between the older snapshot and the damaged newer one, is found.
+func TestGapBehindOlderSnapshot(t *testing.T) {
+	cfg, _ := withSnapshots(t, 3, 6)
+	db, err := openDatabase(cfg.Dir)
+	require.NoError(t, err)
+	first, err := db.FirstIndex()
+	require.NoError(t, err)
+	require.NoError(t, db.DeleteRange(first+1, first+1))
+	require.NoError(t, db.Close())
+	flipBit(t, filepath.Join(snapshotsIn(t, cfg)[1], "state.bin"))
+	_, err = Open(cfg)
+	requireMend(t, err, ErrCorrupt, "missing")
+}
+
+// A damaged raft.db is an error, not a crash, and not an empty store.
+func TestDamagedDatabase(t *testing.T) {
+	cfg, _ := withSnapshots(t, 3)
+	path := filepath.Join(cfg.Dir, databaseFile)
+	good, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for name, bytes := range map[string][]byte{
+		"zeros":   make([]byte, len(good)),
+		"cut":     good[:5000],
+		"garbage": slices.Concat([]byte("this is no database"), make([]byte, 1<<15)),
+	} {
+		require.NoError(t, os.WriteFile(path, bytes, 0o600))
+		_, err := Open(cfg)
+		require.Error(t, err, name)
+	}
+	require.NoError(t, os.WriteFile(path, good, 0o600))
+	requireTopics(t, cfg, 4)
+}
+
+// M18: a bootstrap that was cut off between its two writes is taken up again; a directory with data is never bootstrapped
+// again; without the permission nothing is formed.
+func TestBootstrap(t *testing.T) {
+	cfg := testConfig(t, t.TempDir())
+	cfg.Bootstrap = false
+	_, err := Open(cfg)
+	requireMend(t, err, ErrCorrupt, "there is no metadata")
+	cfg.Bootstrap = true
+	db, err := openDatabase(cfg.Dir)
+	require.NoError(t, err)
+	require.NoError(t, db.SetUint64([]byte("CurrentTerm"), 1))
+	require.NoError(t, db.Close())
+	s := openStore(t, cfg)
+	id := s.Image().ClusterID()
+	require.NoError(t, s.Close())
+
+	cfg.ClusterID = id
+	require.NoError(t, openStore(t, cfg).Close())
+	cfg.ClusterID = "millrace-other"
+	s, err = Open(cfg)
+	require.NoError(t, err)
+	requireMend(t, s.Ready(testContext(t)), ErrClusterMismatch, id)
+	require.False(t, s.IsController())
+	require.NoError(t, s.Close())
+
+	fresh := testConfig(t, t.TempDir())
+	fresh.ClusterID = "millrace-given"
+	require.Equal(t, "millrace-given", openStore(t, fresh).Image().ClusterID())
+}
+
+// M14: the metadata of another node, or of a node whose log directory was replaced, is not taken over.
+func TestForeignMetadata(t *testing.T) {
+	cfg, n := withSnapshots(t, 2)
+	other := cfg
+	other.DirectoryID = DirectoryID{99}
+	_, err := Open(other)
+	requireMend(t, err, ErrClusterMismatch)
+	other = cfg
+	other.NodeID = 2
+	_, err = Open(other)
+	requireMend(t, err, ErrClusterMismatch)
+	requireTopics(t, cfg, n)
+}
+
+// Two processes can't use one directory.
+func TestDirectoryIsLocked(t *testing.T) {
+	cfg := testConfig(t, t.TempDir())
+	openStore(t, cfg)
+	_, err := Open(cfg)
+	requireMend(t, err, ErrInvalidRequest, "another process")
+}
+
+func TestConfigValidate(t *testing.T) {
+	good := testConfig(t, "x")
+	require.NoError(t, good.Validate())
+	for name, change := range map[string]func(*Config){
+		"Dir":                     func(c *Config) { c.Dir = "" },
+		"NodeID":                  func(c *Config) { c.NodeID = -1 },
+		"DirectoryID":             func(c *Config) { c.DirectoryID = DirectoryID{} },
+		"MaxPartitionsPerRequest": func(c *Config) { c.MaxPartitionsPerRequest = 0 },
+		"TrailingEntries":         func(c *Config) { c.TrailingEntries = 0 },
+		"SnapshotEntries":         func(c *Config) { c.SnapshotEntries = 0 },
+	} {
+		c := good
+		change(&c)
+		require.ErrorContains(t, c.Validate(), name)
+		_, err := Open(c)
+		require.ErrorContains(t, err, name)
+	}
+	bad := good
+	bad.Dir = t.TempDir()
+	bad.LeaderLease = 2 * bad.HeartbeatTimeout
+	_, err := Open(bad)
+	require.Error(t, err)
+}
