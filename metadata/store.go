@@ -35,12 +35,12 @@ type Store struct {
 	cfg    Config
 	logger *slog.Logger
 
-	db        *raftboltdb.BoltStore
-	fsm       *fsm
-	raft      *raft.Raft
+	db   *raftboltdb.BoltStore
+	fsm  *fsm
+	raft *raft.Raft
 	// halt stops Raft without waiting for it; the first call returns the future that waits. It is set once Raft runs, and
 	// is apart from raft because a failure may come before Open has that.
-	halt atomic.Pointer[func() raft.Future]
+	halt      atomic.Pointer[func() raft.Future]
 	transport raft.Transport
 	proposer  *proposer
 	metrics   *metrics
