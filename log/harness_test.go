@@ -42,9 +42,12 @@ func testConfig(m mode, fsys vfs.FS) Config {
 	cfg.SyncWorkers = 4
 	cfg.ReserveBytes, cfg.BallastBytes = 0, 0
 	cfg.Logger = slog.New(slog.DiscardHandler)
-	cfg.Rand = rand.New(rand.NewPCG(1, 2))
+	cfg.Rand = rand.New(rand.NewPCG(testRand.Uint64(), 2))
 	return cfg
 }
+
+// testRand makes each directory opened in a test draw other log ids, as in production.
+var testRand = rand.New(rand.NewPCG(1, 2))
 
 func openDir(t *testing.T, cfg Config) *Dir {
 	t.Helper()

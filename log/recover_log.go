@@ -255,6 +255,10 @@ func (r *recovery) walkTo(seg *segment, offset int64) (position, reached int64, 
 	reached = seg.base
 	for first := true; ; first = false {
 		position = scan.pos
+		if reached == offset && !(first && from.key >= 0) {
+			// What follows was not durable: a torn block may look like a header with a lower offset.
+			return position, reached, nil
+		}
 		ok, err := scan.next()
 		if first && from.key >= 0 && (err != nil || !ok || scan.header.LastOffset()-seg.base != from.key) {
 			// The index does not fit: forget it and walk from the beginning.
@@ -496,7 +500,6 @@ func (r *recovery) listSnapshots() {
 		}
 		r.snapshots = append(r.snapshots, offset)
 	}
-	slices.Sort(r.snapshots)
 }
 
 // scan walks the batches from the floor on, every byte checked (L1, L22), and cuts the log at the first misfit.
@@ -588,6 +591,9 @@ func (r *recovery) rebuildEpochs(i int) error {
 			}
 			if scan.header.NextOffset() > r.state.start {
 				l.mu.epochs.assign(scan.header.LeaderEpoch, max(scan.header.BaseOffset, r.state.start))
+			}
+			if scan.header.NextOffset() >= r.floor {
+				break
 			}
 		}
 		scan.stop()

@@ -6,7 +6,16 @@ import "time"
 // the high watermark (L17); each deletion is logged with its reason (I16).
 func (l *Log) retain(wallMillis int64) {
 	s := l.settings.Load()
-	if !s.Delete || l.usable() != nil {
+	if l.usable() != nil {
+		return
+	}
+	l.mu.Lock()
+	start, below := l.mu.start, l.belowStartLocked()
+	l.mu.Unlock()
+	if below {
+		l.trimTo(start, "below the start offset")
+	}
+	if !s.Delete {
 		return
 	}
 	if s.RetentionAge >= 0 {

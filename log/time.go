@@ -169,28 +169,39 @@ func (l *Log) firstSince(v *view, from indexHit, ts, start, end int64) (p record
 }
 
 // firstRecordSince is Batch.FirstSince for the records at or behind start.
-func firstRecordSince(b record.Batch, ts, start int64) (record.Position, bool, error) {
+func firstRecordSince(b record.Batch, ts, start int64) (p record.Position, found bool, err error) {
 	if b.BaseOffset() >= start {
 		return b.FirstSince(ts, 0)
 	}
-	var p record.Position
-	found := false
-	stop := errors.New("found")
-	err := b.Each(0, func(r record.Record) error {
+	err = eachPosition(b, start, func(at record.Position) {
+		if !found && at.Timestamp >= ts {
+			p, found = at, true
+		}
+	})
+	return p, found, err
+}
+
+// latestRecord is Batch.LatestTimestamp for the records at or behind start.
+func latestRecord(b record.Batch, start int64) (p record.Position, found bool, err error) {
+	err = eachPosition(b, start, func(at record.Position) {
+		if !found || at.Timestamp > p.Timestamp {
+			p, found = at, true
+		}
+	})
+	return p, found, err
+}
+
+func eachPosition(b record.Batch, start int64, fn func(record.Position)) error {
+	return b.Each(0, func(r record.Record) error {
 		at := record.Position{Offset: b.BaseOffset() + int64(r.OffsetDelta), Timestamp: b.BaseTimestamp() + r.TimestampDelta}
 		if b.TimestampType() == record.LogAppendTime {
 			at.Timestamp = b.MaxTimestamp()
 		}
-		if at.Offset >= start && at.Timestamp >= ts {
-			p, found = at, true
-			return stop
+		if at.Offset >= start {
+			fn(at)
 		}
 		return nil
 	})
-	if found {
-		err = nil
-	}
-	return p, found, err
 }
 
 // readBatch reads the batch whose header the scan returned last, and checks it.
@@ -251,6 +262,9 @@ func (l *Log) maxTimestamp(limit int64) (int64, int64, int32, error) {
 		return -1, -1, -1, err
 	}
 	p, found, err := b.LatestTimestamp(0)
+	if err == nil && found && p.Offset < start {
+		p, found, err = latestRecord(b, start)
+	}
 	if err != nil || !found {
 		return -1, -1, -1, err
 	}

@@ -26,10 +26,12 @@ func (l *Log) trimPrefix(start int64, reason string) (freed int64, err error) {
 	}
 	l.mu.Lock()
 	old, limit, recoveryPoint := l.mu.start, max(l.mu.highWatermark, l.mu.start), l.mu.recoveryPoint
+	below := l.belowStartLocked()
 	l.mu.Unlock()
-	if start <= old {
+	if start <= old && !below {
 		return 0, nil
 	}
+	start = max(start, old)
 	if start > limit {
 		return 0, fmt.Errorf("trim %s to %d: %w: the high watermark is %d", l, start, ErrOffsetOutOfRange, limit)
 	}
@@ -72,10 +74,16 @@ func (l *Log) trimPrefix(start int64, reason string) (freed int64, err error) {
 		l.unlinkSegment(seg)
 	}
 	l.dropSnapshotsBelow(segments[drop].base)
-	if drop == 0 {
+	if drop == 0 && start > old {
 		l.logger.Info("start offset moved", "start_offset", start, "was", old, "reason", reason)
 	}
 	return freed, nil
+}
+
+// belowStartLocked says whether the first segment lies wholly below the start: it did not when the start was moved, for
+// lack of a second. Caller holds mu.
+func (l *Log) belowStartLocked() bool {
+	return len(l.mu.segments) > 1 && l.mu.segments[1].base <= l.mu.start
 }
 
 // unlinkSegment removes the files of a segment that the table names no more. A file that stays lies below the start,
