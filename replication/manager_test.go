@@ -1,0 +1,537 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/log"
+	"github.com/millrace/millrace/log/vfs"
+	"github.com/millrace/millrace/metadata"
+)
+
+// broker is a metadata store, a log directory and a manager, which can be stopped and started again.
+type broker struct {
+	t           testing.TB
+	fs          vfs.FS
+	metaDir     string
+	wal         bool
+	tune        func(*Config)
+	tuneLog     func(*log.Config)
+	store       *metadata.Store
+	dir         *log.Dir
+	m           *Manager
+	incarnation byte
+	failed      chan error
+}
+
+func newBroker(t testing.TB, tune ...func(*Config)) *broker {
+	b := &broker{t: t, fs: vfs.NewMem(1), metaDir: t.TempDir(), failed: make(chan error, 4)}
+	b.tune = func(c *Config) {
+		for _, fn := range tune {
+			fn(c)
+		}
+	}
+	b.start()
+	t.Cleanup(b.stop)
+	return b
+}
+
+func (b *broker) start() {
+	b.openStore()
+	b.register()
+	b.openManager()
+	require.NoError(b.t, b.m.Ready(b.ctx()))
+}
+
+func (b *broker) openStore() {
+	b.t.Helper()
+	cfg := log.Default()
+	cfg.FS, cfg.Logger, cfg.WAL = b.fs, quiet(), b.wal
+	cfg.ReserveBytes, cfg.BallastBytes = 0, 0
+	if b.tuneLog != nil {
+		b.tuneLog(&cfg)
+	}
+	var err error
+	b.dir, err = log.OpenDir("data", cfg)
+	require.NoError(b.t, err)
+	mc := metadata.Default()
+	mc.Dir, mc.NodeID, mc.DirectoryID, mc.Bootstrap, mc.Logger = b.metaDir, 0, b.dir.ID(), true, quiet()
+	mc.OnFailure = func(err error) { b.failed <- err }
+	b.store, err = metadata.Open(mc)
+	require.NoError(b.t, err)
+	require.NoError(b.t, b.store.Ready(b.ctx()))
+	b.incarnation++
+}
+
+func (b *broker) register() {
+	b.t.Helper()
+	_, err := b.store.RegisterBroker(b.ctx(), metadata.Registration{
+		ID: 0, Incarnation: [16]byte{b.incarnation}, Directories: []metadata.DirectoryID{b.dir.ID()}, Version: "test",
+		Listeners:       []metadata.Listener{{Name: "PLAINTEXT", Host: "localhost", Port: 9092, Protocol: "PLAINTEXT"}},
+		MinFeatureLevel: metadata.MinFeatureLevel, MaxFeatureLevel: metadata.MaxFeatureLevel,
+	})
+	require.NoError(b.t, err)
+}
+
+func (b *broker) openManager() {
+	b.t.Helper()
+	cfg := Default()
+	cfg.BrokerID, cfg.Incarnation, cfg.Dir, cfg.FS, cfg.Store, cfg.Logger = 0, [16]byte{b.incarnation}, b.dir, b.fs, b.store, quiet()
+	cfg.TickInterval, cfg.RetryInterval = 2*time.Millisecond, 5*time.Millisecond
+	cfg.OnFailure = func(err error) { b.failed <- err }
+	if b.tune != nil {
+		b.tune(&cfg)
+	}
+	var err error
+	b.m, err = Open(cfg)
+	require.NoError(b.t, err)
+}
+
+// stop ends it in the order of a broker.
+func (b *broker) stop() {
+	if b.m != nil {
+		require.NoError(b.t, b.m.Close())
+		b.m = nil
+	}
+	if b.store != nil {
+		require.NoError(b.t, b.store.Close())
+		require.NoError(b.t, b.dir.Close())
+		b.store = nil
+	}
+}
+
+func (b *broker) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	b.t.Cleanup(cancel)
+	return ctx
+}
+
+func (b *broker) create(name string, partitions int32, configs map[string]string) metadata.TopicID {
+	b.t.Helper()
+	nt := metadata.NewTopic{Name: name, Partitions: partitions, ReplicationFactor: 1, Configs: map[string]*string{}}
+	for k, v := range configs {
+		nt.Configs[k] = &v
+	}
+	res := b.store.CreateTopics(b.ctx(), []metadata.NewTopic{nt}, false)
+	require.NoError(b.t, res[0].Err)
+	b.await()
+	return res[0].ID
+}
+
+func (b *broker) await() { require.NoError(b.t, b.m.Await(b.ctx(), b.store.Image().Version())) }
+
+func (b *broker) delete(name string) {
+	b.t.Helper()
+	require.NoError(b.t, b.store.DeleteTopics(b.ctx(), []metadata.TopicRef{{Name: name}})[0].Err)
+}
+
+func (b *broker) partition(topic string, id int32) *Partition {
+	b.t.Helper()
+	p, err := b.m.Partition(topic, id)
+	require.NoError(b.t, err)
+	return p
+}
+
+func produce(t testing.TB, p *Partition, values ...string) AppendResult {
+	t.Helper()
+	r := newResult()
+	p.Append(AppendRequest{Records: batch(values...), Acks: -1, Timeout: 20 * time.Second, CurrentLeaderEpoch: -1, Waiter: r})
+	res := r.wait(t)
+	require.NoError(t, res.Err)
+	return res
+}
+
+// entries lists the log directory.
+func (b *broker) entries() (names []string) {
+	list, err := b.fs.List("data")
+	require.NoError(b.t, err)
+	for _, e := range list {
+		names = append(names, e.Name)
+	}
+	return names
+}
+
+func hasPrefix(names []string, prefix, suffix string) bool {
+	for _, n := range names {
+		if strings.HasPrefix(n, prefix) && strings.HasSuffix(n, suffix) {
+			return true
+		}
+	}
+	return false
+}
+
+// A topic's life: created by the metadata, led, produced to, deleted; its name is free at once and a new topic under it begins at zero (D14, M21).
+func TestTopicLifecycle(t *testing.T) {
+	b := newBroker(t)
+	first := b.create("orders", 3, nil)
+	p := b.partition("orders", 2)
+	require.True(t, p.IsLeader())
+	require.Equal(t, int64(0), produce(t, p, "a").BaseOffset)
+	byID, err := b.m.PartitionByID(first, 2)
+	require.NoError(t, err)
+	require.Same(t, p, byID)
+	w, woken := waiter(1)
+	p.Park(w, NewReadRequest(1, 1000))
+	b.delete("orders")
+	<-woken
+	w.Cancel()
+	b.await()
+	_, err = b.m.Partition("orders", 2)
+	require.ErrorIs(t, err, ErrUnknownTopicOrPartition)
+	_, err = b.m.PartitionByID(first, 2)
+	require.ErrorIs(t, err, ErrUnknownTopicID)
+	require.False(t, hasPrefix(b.entries(), "orders-2", "orders-2"))
+	second := b.create("orders", 1, nil)
+	require.NotEqual(t, first, second)
+	require.Equal(t, int64(0), produce(t, b.partition("orders", 0), "b").BaseOffset)
+	require.Empty(t, b.failed)
+}
+
+// What was acknowledged is there after a restart, with the high watermark at the durable end, in a new leader epoch (R14).
+func TestRestart(t *testing.T) {
+	for _, flush := range []string{"true", "false"} {
+		t.Run("flush.ack="+flush, func(t *testing.T) {
+			b := newBroker(t)
+			b.create("orders", 1, map[string]string{"millrace.flush.ack": flush})
+			p := b.partition("orders", 0)
+			produce(t, p, "a", "b")
+			epoch := p.LeaderEpoch()
+			b.stop()
+			b.start()
+			p = b.partition("orders", 0)
+			require.Greater(t, p.LeaderEpoch(), epoch)
+			require.Equal(t, int64(2), p.HighWatermark())
+			offset, _, _, err := p.ListOffset(OffsetLatest, false, -1)
+			require.NoError(t, err)
+			require.Equal(t, int64(2), offset)
+			require.Equal(t, []string{"a", "b"}, readValues(t, p, 0))
+		})
+	}
+}
+
+// L12, I16: a partition the metadata does not know is set aside with all its files, never deleted.
+func TestStrayIsKept(t *testing.T) {
+	b := newBroker(t)
+	b.stop()
+	b.openStore()
+	l, err := b.dir.Create("ghost", [16]byte{9}, 0, 0, log.DefaultSettings())
+	require.NoError(t, err)
+	out := make([]log.Appended, 1)
+	require.NoError(t, l.Append(1, []log.Set{{Records: batch("a")}}, out))
+	b.register()
+	b.openManager()
+	require.NoError(t, b.m.Ready(b.ctx()))
+	require.True(t, hasPrefix(b.entries(), "ghost-0.", "-stray"), "%v", b.entries())
+	_, ok := b.dir.Lookup([16]byte{9}, 0)
+	require.False(t, ok)
+}
+
+// L12: a topic that was deleted while this broker was away is deleted when it comes back, because its tombstone is committed.
+func TestTombstoneDeletes(t *testing.T) {
+	b := newBroker(t)
+	id := b.create("orders", 2, nil)
+	produce(t, b.partition("orders", 0), "a")
+	require.NoError(t, b.m.Close())
+	b.m = nil
+	b.delete("orders")
+	_, ok := b.dir.Lookup(id, 0)
+	require.True(t, ok, "nobody was there to delete it")
+	b.openManager()
+	require.NoError(t, b.m.Ready(b.ctx()))
+	_, ok = b.dir.Lookup(id, 0)
+	require.False(t, ok)
+	require.False(t, hasPrefix(b.entries(), "orders-", "-stray"), "deleted, not kept: %v", b.entries())
+}
+
+// L21: the directory holds the topic id; a name that belongs to another topic is a stray, and the topic gets a log of its own.
+func TestNameMismatch(t *testing.T) {
+	b := newBroker(t)
+	id := b.create("orders", 1, nil)
+	require.NoError(t, b.m.Close())
+	b.m = nil
+	l, ok := b.dir.Lookup(id, 0)
+	require.True(t, ok)
+	require.NoError(t, b.dir.SetAside(l))
+	_, err := b.dir.Create("payments", id, 0, 0, log.DefaultSettings())
+	require.NoError(t, err)
+	b.openManager()
+	require.NoError(t, b.m.Ready(b.ctx()))
+	require.True(t, hasPrefix(b.entries(), "payments-0.", "-stray"), "%v", b.entries())
+	require.Equal(t, int64(0), produce(t, b.partition("orders", 0), "a").BaseOffset)
+}
+
+// M16: no replica starts before the metadata shows this process's own registration, and until then nobody is told that a topic is unknown (protocol.md trap 12).
+func TestWaitsForRegistration(t *testing.T) {
+	b := newBroker(t)
+	b.create("orders", 1, nil)
+	b.stop()
+	b.openStore()
+	b.openManager()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, b.m.Ready(ctx), context.DeadlineExceeded)
+	_, err := b.m.Partition("orders", 0)
+	require.ErrorIs(t, err, ErrNotLeader)
+	_, err = b.m.Partition("nothing", 0)
+	require.ErrorIs(t, err, ErrUnknownTopicOrPartition)
+	b.register()
+	require.NoError(t, b.m.Ready(b.ctx()))
+	require.True(t, b.partition("orders", 0).IsLeader())
+}
+
+// M13: another process under this broker's id ends this one.
+func TestSuperseded(t *testing.T) {
+	b := newBroker(t)
+	b.create("orders", 1, nil)
+	p := b.partition("orders", 0)
+	b.incarnation++
+	b.register()
+	require.ErrorIs(t, <-b.failed, errSuperseded)
+	r := newResult()
+	p.Append(AppendRequest{Records: batch("x"), Acks: 1, CurrentLeaderEpoch: -1, Waiter: r})
+	require.ErrorIs(t, r.wait(t).Err, errSuperseded)
+}
+
+// Topic configs change live: the settings, the log, and what an acknowledgement means.
+func TestConfigsChangeLive(t *testing.T) {
+	b := newBroker(t)
+	b.create("orders", 1, nil)
+	p := b.partition("orders", 0)
+	require.True(t, p.Settings().FlushAck)
+	set := func(key, value string) {
+		t.Helper()
+		errs := b.store.AlterConfigs(b.ctx(), []metadata.ConfigChange{{Resource: metadata.Resource{Type: metadata.TopicResource, Name: "orders"}, Ops: []metadata.ConfigOp{{Key: key, Value: &value}}}}, false, false)
+		require.NoError(t, errs[0])
+		b.await()
+	}
+	set("min.insync.replicas", "2")
+	r := newResult()
+	p.Append(AppendRequest{Records: batch("x"), Acks: -1, CurrentLeaderEpoch: -1, Waiter: r})
+	require.ErrorIs(t, r.wait(t).Err, ErrNotEnoughReplicas)
+	set("min.insync.replicas", "1")
+	produce(t, p, "a")
+	set("millrace.flush.ack", "false")
+	require.False(t, p.log.Settings().FlushAck)
+	require.Same(t, p, b.partition("orders", 0), "the partition goes on")
+	produce(t, p, "b")
+	set("millrace.flush.ack", "true")
+	require.Equal(t, int64(2), p.log.DurableEnd(), "wal.md 5: switching it on syncs what was acknowledged without")
+	set("segment.bytes", "1048576")
+	require.Equal(t, int64(1048576), p.log.Settings().SegmentBytes)
+	require.Equal(t, int64(1048576), p.Settings().SegmentBytes)
+}
+
+// Broker defaults reach the topics that say nothing of their own.
+func TestBrokerConfigIsInherited(t *testing.T) {
+	static := map[string]string{"log.segment.bytes": "2000000"}
+	b := newBroker(t, func(c *Config) {
+		c.BrokerConfig = func() map[string]string {
+			effective := map[string]string{}
+			for _, layer := range []map[string]string{static, c.Store.Image().BrokerConfig(metadata.NoBroker)} {
+				for k, v := range layer {
+					effective[k] = v
+				}
+			}
+			return effective
+		}
+	})
+	b.create("orders", 1, nil)
+	p := b.partition("orders", 0)
+	require.Equal(t, int64(2000000), p.log.Settings().SegmentBytes)
+	value := "3000000"
+	errs := b.store.AlterConfigs(b.ctx(), []metadata.ConfigChange{{Resource: metadata.Resource{Type: metadata.BrokerResource}, Ops: []metadata.ConfigOp{{Key: "log.segment.bytes", Value: &value}}}}, false, false)
+	require.NoError(t, errs[0])
+	b.await()
+	require.Equal(t, int64(3000000), p.log.Settings().SegmentBytes)
+}
+
+// Retention runs on the manager's tick, and wakes a fetch that waits below the new start.
+func TestRetentionTick(t *testing.T) {
+	b := newBroker(t)
+	b.stop()
+	b.tuneLog = func(c *log.Config) { c.RetentionInterval = time.Millisecond }
+	b.start()
+	b.create("orders", 1, map[string]string{"internal.segment.bytes": "200", "retention.bytes": "400"})
+	p := b.partition("orders", 0)
+	w, woken := waiter(1 << 30)
+	p.Park(w, NewReadRequest(0, 1<<30))
+	for i := range 20 {
+		produce(t, p, fmt.Sprint("record ", i))
+	}
+	<-woken
+	w.Cancel()
+	require.Positive(t, p.StartOffset())
+	require.ErrorIs(t, p.Read(NewReadRequest(0, 1000)).Err, log.ErrOffsetOutOfRange)
+	low, err := p.DeleteRecords(b.ctx(), 0, -1)
+	require.NoError(t, err)
+	require.Positive(t, low)
+}
+
+// Partitions added to a topic are opened, the old ones go on.
+func TestPartitionsAreAdded(t *testing.T) {
+	b := newBroker(t)
+	b.create("orders", 1, nil)
+	p := b.partition("orders", 0)
+	_, err := b.m.Partition("orders", 1)
+	require.ErrorIs(t, err, ErrUnknownTopicOrPartition)
+	require.NoError(t, b.store.CreatePartitions(b.ctx(), []metadata.NewPartitions{{Topic: "orders", Count: 3}}, false)[0].Err)
+	b.await()
+	require.Same(t, p, b.partition("orders", 0))
+	produce(t, b.partition("orders", 2), "a")
+	n := 0
+	for range b.m.Partitions() {
+		n++
+	}
+	require.Equal(t, 3, n)
+}
+
+// A partition whose log cannot be made is offline, told so, and made when the disk allows it (I21).
+func TestCreateIsRetried(t *testing.T) {
+	b := newBroker(t)
+	faulty := &refusingFS{FS: b.fs}
+	b.stop()
+	b.fs = faulty
+	b.start()
+	faulty.refuse.Store(true)
+	b.create("orders", 1, nil)
+	_, err := b.m.Partition("orders", 0)
+	require.ErrorIs(t, err, ErrOffline)
+	require.ErrorIs(t, err, log.ErrNoSpace)
+	faulty.refuse.Store(false)
+	eventually(t, "the partition is made", func() bool {
+		_, err := b.m.Partition("orders", 0)
+		return err == nil
+	})
+	produce(t, b.partition("orders", 0), "a")
+}
+
+// L5: the checkpoint holds what is durable, is written while the broker runs, and a bad one is ignored.
+func TestCheckpointIsWritten(t *testing.T) {
+	b := newBroker(t, func(c *Config) { c.CheckpointInterval = time.Millisecond })
+	id := b.create("orders", 2, nil)
+	produce(t, b.partition("orders", 1), "a", "b")
+	eventually(t, "the checkpoint names the high watermark", func() bool {
+		marks, err := readCheckpoint(b.fs, "data")
+		require.NoError(t, err)
+		return marks[checkpointKey{id, 1}] == 2
+	})
+	b.stop()
+	f, err := b.fs.Open("data/" + checkpointName)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte("9"), 0)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	b.start()
+	require.Equal(t, int64(2), b.partition("orders", 1).HighWatermark(), "with one replica it follows from the log")
+}
+
+func TestLogDirs(t *testing.T) {
+	b := newBroker(t)
+	id := b.create("orders", 1, nil)
+	produce(t, b.partition("orders", 0), "a")
+	dirs := b.m.LogDirs()
+	require.Len(t, dirs, 1)
+	require.NoError(t, dirs[0].Err)
+	require.Equal(t, "data", dirs[0].Path)
+	require.Equal(t, []LogDirReplica{{Topic: "orders", TopicID: id, Partition: 0, SizeBytes: int64(len(batch("a")))}}, dirs[0].Replicas)
+}
+
+// Many topics come and go while they are used: no race, no answer missing, nothing left over.
+func TestChurn(t *testing.T) {
+	b := newBroker(t)
+	done := make(chan struct{})
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			p, err := b.m.Partition(fmt.Sprint("t", i%3), 0)
+			if err != nil {
+				continue
+			}
+			r := newResult()
+			p.Append(AppendRequest{Records: batch("x"), Acks: int16(i%3) - 1, Timeout: time.Second, CurrentLeaderEpoch: -1, Waiter: r})
+			res := p.Read(NewReadRequest(0, 1000))
+			res.Slice.Release()
+			w, _ := waiter(1)
+			p.Park(w, NewReadRequest(p.EndOffset(), 1000))
+			if res := r.wait(t); res.Err != nil && !errors.Is(res.Err, ErrNotLeader) && !errors.Is(res.Err, ErrTimeout) {
+				t.Errorf("append: %v", res.Err)
+			}
+			w.Cancel()
+		}
+	}()
+	for round := range 4 {
+		for i := range 3 {
+			b.create(fmt.Sprint("t", i), 1, map[string]string{"millrace.flush.ack": fmt.Sprint(round%2 == 0)})
+		}
+		for i := range 3 {
+			b.delete(fmt.Sprint("t", i))
+		}
+		b.await()
+	}
+	close(done)
+	<-finished
+	for range b.m.Partitions() {
+		t.Error("a partition is left")
+	}
+	require.Empty(t, b.failed)
+}
+
+func TestMetricNames(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	b := newBroker(t, func(c *Config) { c.Registerer = reg })
+	b.create("orders", 2, nil)
+	p := b.partition("orders", 0)
+	produce(t, p, "a", "b")
+	readValues(t, p, 0)
+	p.Rejected(17)
+	families, err := reg.Gather()
+	require.NoError(t, err)
+	got := map[string]float64{}
+	var names []string
+	for _, f := range families {
+		names = append(names, f.GetName())
+		for _, m := range f.Metric {
+			switch {
+			case m.Counter != nil:
+				got[f.GetName()] += m.Counter.GetValue()
+			case m.Gauge != nil:
+				got[f.GetName()] += m.Gauge.GetValue()
+			}
+		}
+	}
+	require.Equal(t, strings.Fields(`
+		kafka_cluster_partition_atminisr kafka_cluster_partition_underminisr
+		kafka_log_log_logendoffset kafka_log_log_logstartoffset kafka_log_log_size
+		kafka_server_brokertopicmetrics_bytesin_total kafka_server_brokertopicmetrics_bytesout_total kafka_server_brokertopicmetrics_bytesrejected_total
+		kafka_server_brokertopicmetrics_failedfetchrequests_total kafka_server_brokertopicmetrics_failedproducerequests_total kafka_server_brokertopicmetrics_messagesin_total
+		kafka_server_brokertopicmetrics_replicationbytesin_total kafka_server_brokertopicmetrics_replicationbytesout_total
+		kafka_server_brokertopicmetrics_totalfetchrequests_total kafka_server_brokertopicmetrics_totalproducerequests_total
+		kafka_server_replicamanager_atminisrpartitioncount kafka_server_replicamanager_leadercount kafka_server_replicamanager_offlinereplicacount
+		kafka_server_replicamanager_partitioncount kafka_server_replicamanager_underminisrpartitioncount kafka_server_replicamanager_underreplicatedpartitions
+		kafka_topic_partition_current_offset kafka_topic_partition_in_sync_replica kafka_topic_partition_leader kafka_topic_partition_leader_is_preferred
+		kafka_topic_partition_oldest_offset kafka_topic_partition_replicas kafka_topic_partition_under_replicated_partition kafka_topic_partitions
+		millrace_hw_lag_seconds`), names)
+	size := float64(len(batch("a", "b")))
+	for name, want := range map[string]float64{
+		"messagesin": 2, "bytesin": size, "bytesout": size, "bytesrejected": 17, "totalproducerequests": 2, "failedproducerequests": 1, "totalfetchrequests": 2, "failedfetchrequests": 0,
+	} {
+		require.Equal(t, want, got["kafka_server_brokertopicmetrics_"+name+"_total"], name)
+	}
+	require.Equal(t, 2.0, got["kafka_server_replicamanager_leadercount"])
+	require.Equal(t, 2.0, got["kafka_topic_partition_current_offset"])
+	require.Equal(t, 2.0, got["kafka_topic_partitions"])
+	require.Equal(t, 2.0, got["kafka_cluster_partition_atminisr"])
+}
