@@ -216,5 +216,7 @@ func TestMillionLines(t *testing.T) {
 	if !bytes.Equal(want.Bytes(), got) {
 		t.Fatalf("read %d bytes of %d, or in another order", len(got), want.Len())
 	}
-	require.Equal(t, map[string]int{"zstd": lines}, codecsInLog(t, b.Data, "t", 0))
+	// librdkafka leaves a batch uncompressed that would not get smaller, as the
+	// first with its handful of lines.
+	require.Greater(t, codecsInLog(t, b.Data, "t", 0)["zstd"], lines*9/10, "records in zstd batches")
 }
