@@ -50,7 +50,7 @@ func killNine(t *testing.T, wal string) {
 	var producers sync.WaitGroup
 	for p := range partitions {
 		cl := b.client(kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(0), kgo.RetryTimeout(patience),
-			kgo.RequestRetries(1<<20), kgo.RetryBackoffFn(func(int) time.Duration { return 20 * time.Millisecond }))
+			kgo.RequestRetries(1<<20), kgo.MetadataMinAge(50*time.Millisecond), kgo.RetryBackoffFn(func(int) time.Duration { return 20 * time.Millisecond }))
 		producers.Go(func() {
 			for i := 0; ; i++ {
 				select {
