@@ -30,10 +30,9 @@ func verifyReplay(t testing.TB, s *Store) {
 	a, b := newTestFSM(t), newTestFSM(t)
 	every := max(1, last/200)
 	for i := first; i <= min(last, s.fsm.index); i++ {
-		var l raft.Log
-		require.NoError(t, db.GetLog(i, &l))
-		a.Apply(&l)
-		b.Apply(&l)
+		l := readEntry(t, db, i)
+		a.Apply(l)
+		b.Apply(l)
 		require.Empty(t, a.failures)
 		if i%every == 0 || i == s.fsm.index {
 			require.Equal(t, stateHash(a.st, a.index), stateHash(b.st, b.index), "after entry %d", i)
@@ -41,4 +40,11 @@ func verifyReplay(t testing.TB, s *Store) {
 	}
 	require.Equal(t, stateHash(s.fsm.st, s.fsm.index), stateHash(a.st, a.index), "the store and its replay")
 	checkState(t, a.st)
+}
+
+func readEntry(t testing.TB, db *raftboltdb.BoltStore, index uint64) *raft.Log {
+	t.Helper()
+	var l raft.Log
+	require.NoError(t, db.GetLog(index, &l))
+	return &l
 }
