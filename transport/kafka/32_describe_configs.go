@@ -15,7 +15,7 @@ import (
 //	v3    types, and on demand documentation (KIP-569)
 //	v4    flexible
 //
-// Null keys mean all. A broker resource is a node id, and "" the default of all
+// Null keys mean all, and so do none: some clients send them so. A broker resource is a node id, and "" the default of all
 // brokers. Only a broker knows what it was started with, so one broker does not
 // answer for another: 42, and clients ask the right one themselves. Unknown names
 // are left out, as in Kafka. A resource named twice is answered once: a small
@@ -60,6 +60,10 @@ func (h *Handlers) describeConfigs(c *call, req *kmsg.DescribeConfigsRequest) km
 // describeResource returns the configs of one resource, or why not.
 func (h *Handlers) describeResource(image *metadata.Image, asked *kmsg.DescribeConfigsRequestResource) ([]metadata.DescribedConfig, int16, error) {
 	layers := h.layers(image)
+	names := asked.ConfigNames
+	if len(names) == 0 {
+		names = nil
+	}
 	switch asked.ResourceType {
 	case resourceTopic:
 		if !validTopicName(asked.ResourceName) {
@@ -69,10 +73,10 @@ func (h *Handlers) describeResource(image *metadata.Image, asked *kmsg.DescribeC
 		if topic == nil {
 			return nil, codeUnknownTopicOrPartition, fmt.Errorf("describe configs: there is no topic %s", asked.ResourceName)
 		}
-		return metadata.DescribeTopicConfigs(layers, topic.Configs, asked.ConfigNames, replicationFactor(topic)), codeNone, nil
+		return metadata.DescribeTopicConfigs(layers, topic.Configs, names, replicationFactor(topic)), codeNone, nil
 	case resourceBroker:
 		if asked.ResourceName == "" {
-			return metadata.DescribeBrokerDefaults(layers.DynamicDefault, asked.ConfigNames), codeNone, nil
+			return metadata.DescribeBrokerDefaults(layers.DynamicDefault, names), codeNone, nil
 		}
 		id, err := strconv.ParseInt(asked.ResourceName, 10, 32)
 		if err != nil {
@@ -81,7 +85,7 @@ func (h *Handlers) describeResource(image *metadata.Image, asked *kmsg.DescribeC
 		if metadata.BrokerID(id) != h.cfg.BrokerID {
 			return nil, codeInvalidRequest, fmt.Errorf("describe configs of broker %d: this is broker %d\nfix:   send the request to broker %d", id, h.cfg.BrokerID, id)
 		}
-		return metadata.DescribeBrokerConfigs(layers, asked.ConfigNames, h.cfg.BrokerID, len(image.Brokers())), codeNone, nil
+		return metadata.DescribeBrokerConfigs(layers, names, h.cfg.BrokerID, len(image.Brokers())), codeNone, nil
 	case resourceBrokerLogger:
 		// Log levels are not Kafka's here: an honest empty list keeps the
 		// tools that always ask for them working.

@@ -53,6 +53,8 @@ type brokerEdit struct {
 	server  func(*transport.Config)
 	brokers []metadata.Registration // further brokers, registered and never alive
 	fs      *vfs.Mem                // nil: an empty one
+
+	partitionsInRequest int // how many one request may create; 0: the default
 }
 
 // syncBuffer keeps log lines for tests that look at them.
@@ -65,6 +67,12 @@ func (b *syncBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.Write(p)
+}
+
+func (b *syncBuffer) reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.b.Reset()
 }
 
 func (b *syncBuffer) String() string {
@@ -106,6 +114,9 @@ func startBroker(tmp string, edit brokerEdit) (b *testBroker, err error) {
 	storeConfig := metadata.Default()
 	storeConfig.Dir, storeConfig.NodeID, storeConfig.DirectoryID, storeConfig.Bootstrap, storeConfig.Logger = tmp, b.id, b.dir.ID(), true, logger
 	storeConfig.StaticConfig, storeConfig.OnFailure = edit.static, func(err error) { panic(err) }
+	if edit.partitionsInRequest > 0 {
+		storeConfig.MaxPartitionsPerRequest = edit.partitionsInRequest
+	}
 	if b.store, err = metadata.Open(storeConfig); err != nil {
 		return b, err
 	}
@@ -191,6 +202,10 @@ func TestMain(m *testing.M) {
 	}
 	if shared.tmp != "" {
 		_ = os.RemoveAll(shared.tmp)
+	}
+	if fuzzed.broker != nil {
+		fuzzed.broker.close()
+		_ = os.RemoveAll(fuzzed.broker.tmp)
 	}
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
