@@ -52,7 +52,8 @@ type brokerEdit struct {
 	kafka   func(*Config)
 	server  func(*transport.Config)
 	brokers []metadata.Registration // further brokers, registered and never alive
-	fs      *vfs.Mem                // nil: an empty one
+	fs      vfs.FS                  // nil: an empty one in memory
+	dir     string                  // the log directory; "": /data
 
 	partitionsInRequest int // how many one request may create; 0: the default
 }
@@ -88,6 +89,9 @@ func startBroker(tmp string, edit brokerEdit) (b *testBroker, err error) {
 	if edit.fs == nil {
 		edit.fs = vfs.NewMem(1)
 	}
+	if edit.dir == "" {
+		edit.dir = "/data"
+	}
 	b = &testBroker{id: 1, registry: prometheus.NewRegistry(), logs: &syncBuffer{}, tmp: tmp, edit: edit}
 	var closers []func()
 	b.close = func() {
@@ -106,7 +110,7 @@ func startBroker(tmp string, edit brokerEdit) (b *testBroker, err error) {
 	logConfig := log.Default()
 	logConfig.FS, logConfig.Logger, logConfig.WAL = edit.fs, logger, false
 	logConfig.ReserveBytes, logConfig.BallastBytes = 0, 0
-	if b.dir, err = log.OpenDir("/data", logConfig); err != nil {
+	if b.dir, err = log.OpenDir(edit.dir, logConfig); err != nil {
 		return b, err
 	}
 	closers = append(closers, func() { _ = b.dir.Close() })
