@@ -30,7 +30,7 @@ type AppendRequest struct {
 // AppendWaiter is told the outcome of an append.
 type AppendWaiter interface {
 	// Appended is called exactly once per Append: inside it, or later on the goroutine of another appender, of the log's committer or of a timer. No lock of this
-	// package is held. It must not block.
+	// package is held. It must not block, and so must not append.
 	Appended(index int, r AppendResult)
 }
 
@@ -148,18 +148,22 @@ func (p *Partition) appendSets(now Instant) {
 	clear(s.out)
 	err := p.log.Append(epoch, s.sets, s.out) // also in out, but for duplicates of what is in the log already
 	// What is measured before the core hears of it: with FlushAck off the very first Appended may commit all.
-	var bytes, records, next int64
+	round := paceRound{base: -1, at: now}
+	records := int64(0)
 	for i := range s.out {
 		if o := &s.out[i]; o.Err == nil && !o.Duplicate {
-			bytes += int64(len(s.sets[i].Records))
+			if round.base < 0 {
+				round.base = o.BaseOffset
+			}
+			round.next = o.NextOffset
+			round.bytes += int64(len(s.sets[i].Records))
 			records += countRecords(s.sets[i].Records)
-			next = o.NextOffset
 		}
 	}
-	if bytes > 0 {
-		p.mu.pace.add(next, bytes, now)
+	if round.bytes > 0 {
+		p.mu.pace.add(round)
 		p.topic.metrics.messagesIn.Add(records)
-		p.topic.metrics.bytesIn.Add(bytes)
+		p.topic.metrics.bytesIn.Add(round.bytes)
 	}
 	for i := range s.appending {
 		ev, o := &s.appending[i], &s.out[i]
@@ -171,14 +175,22 @@ func (p *Partition) appendSets(now Instant) {
 	}
 	clear(s.sets)
 	s.sets, s.appending = s.sets[:0], s.appending[:0]
-	if bytes > 0 {
-		p.tail.advance(p.log.EndOffset(), bytes, &p.mu.done)
+	if round.bytes > 0 {
+		p.tail.advance(round.next, round.bytes, &p.mu.done)
 	}
-	if err != nil && errors.Is(err, log.ErrPoisoned) {
+	switch {
+	case errors.Is(err, log.ErrPoisoned):
 		err = p.storageError("append to", err)
 		p.step(now, &StorageFailed{Err: err})
 		p.m.storageFailed(err)
+	case errors.Is(err, log.ErrCorrupt):
+		p.step(now, &StorageFailed{Err: p.corruptError(err)}) // L9: this partition only
 	}
+}
+
+// corruptError is what a partition answers whose log holds damage (L9). What was appended before may still be acknowledged nowhere and visible to nobody, so it is indefinite.
+func (p *Partition) corruptError(err error) error {
+	return fmt.Errorf("partition %s-%d is offline: %w: %w", p.topic.name, p.partition, ErrStorage, err)
 }
 
 // storageError wraps an error of the log; the end of the directory becomes ErrStorage, everything else keeps its own meaning.

@@ -55,7 +55,8 @@ type Config struct {
 	// Workers bounds the logs that are created or deleted at once.
 	Workers int
 
-	// OnFailure is called once when the broker cannot go on: the log directory is poisoned (L2), or another process has registered under this broker's id (M13).
+	// OnFailure is called once when the broker cannot go on: the log directory is poisoned (L2), or another process has registered under this broker's id (M13). It must not
+	// wait for the manager's Close.
 	OnFailure func(error)
 }
 

@@ -220,6 +220,10 @@ func (m *Manager) tick(now time.Time) {
 		if p.log.StartOffset() > p.seenStart.Load() {
 			p.startMoved()
 		}
+		if err := p.log.Corrupt(); err != nil && p.view.Load().role != RoleHalted {
+			p.logger.Error("partition goes offline", "err", err)
+			p.fail(p.corruptError(err))
+		}
 	}
 }
 

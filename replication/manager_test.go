@@ -432,6 +432,26 @@ func TestCheckpointIsWritten(t *testing.T) {
 	require.Equal(t, int64(2), b.partition("orders", 1).HighWatermark(), "with one replica it follows from the log")
 }
 
+// L9: a partition whose files are damaged is offline, says why, and keeps its files; the others are served.
+func TestDamagedPartitionIsOffline(t *testing.T) {
+	b := newBroker(t)
+	b.create("orders", 2, nil)
+	produce(t, b.partition("orders", 0), "a")
+	produce(t, b.partition("orders", 1), "b")
+	b.stop()
+	f, err := b.fs.Open("data/orders-0/millrace.state")
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte("xxxx"), 20)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	b.start()
+	_, err = b.m.Partition("orders", 0)
+	require.ErrorIs(t, err, ErrOffline)
+	require.ErrorIs(t, err, log.ErrCorrupt)
+	require.True(t, hasPrefix(b.entries(), "orders-0", "orders-0"))
+	require.Equal(t, []string{"b"}, readValues(t, b.partition("orders", 1), 0))
+}
+
 func TestLogDirs(t *testing.T) {
 	b := newBroker(t)
 	id := b.create("orders", 1, nil)

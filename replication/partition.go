@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"context"
 	"log/slog"
 	"math"
 	"slices"
@@ -183,7 +184,7 @@ func (p *Partition) moveHighWatermark(to int64) {
 	p.log.SetHighWatermark(to)
 	bytes := p.mu.pace.passed(to, p.m.now(), p.m.metrics.lag)
 	if bytes == 0 {
-		bytes = math.MaxInt32 // appended before this leader's time: their size is not known here, and who waits looks for itself
+		bytes = math.MaxInt32 // appended before this leader's time: the size is not known here, so who waits is woken and looks for itself
 	}
 	p.committed.advance(to, bytes, &p.mu.done)
 }
@@ -202,7 +203,12 @@ func (p *Partition) publish() {
 	p.mu.pace.reset()
 	p.committed.wakeBelow(math.MaxInt64, &p.mu.done)
 	p.tail.wakeBelow(math.MaxInt64, &p.mu.done)
-	p.logger.Info("role changed", "role", v.role.String(), "leader", v.leader, "leader epoch", v.leaderEpoch, "high watermark", c.highWatermark, "end", c.end)
+	// A broker that starts says how many it leads, not which (reconcile).
+	level := slog.LevelInfo
+	if old.role == RoleNone && v.role != RoleHalted {
+		level = slog.LevelDebug
+	}
+	p.logger.Log(context.Background(), level, "role changed", "role", v.role.String(), "leader", v.leader, "leader epoch", v.leaderEpoch, "high watermark", c.highWatermark, "end", c.end)
 }
 
 // notifyFlushed is called by the log's committer. It must not wait for the lock: an appender may hold it while it waits for the committer.

@@ -73,6 +73,9 @@ func (m *Manager) reconcile(img *metadata.Image) {
 	round.finish()
 	m.applied, m.marks = img, nil
 	m.advanceVersion(img.Version())
+	if n := len(round.started); n > 0 {
+		m.logger.Info("partitions opened", "count", n, "offline", len(m.retry))
+	}
 	if old == nil {
 		close(m.ready)
 	}
