@@ -212,8 +212,29 @@ func decodePartitions(m *pb.SnapshotPartitions) ([]Partition, error) {
 			ELR:            elr[i],
 			Directories:    sets[i].directories,
 		}
+		if err := partitions[i].check(); err != nil {
+			return nil, fmt.Errorf("partition %d of the record: %w", i, err)
+		}
 	}
 	return partitions, nil
+}
+
+// check makes sure that the lists of a partition fit each other as Partition promises.
+func (p *Partition) check() error {
+	for i, id := range p.ISR {
+		if !slices.Contains(p.Replicas, id) || slices.Contains(p.ISR[:i], id) {
+			return fmt.Errorf("ISR %v of replicas %v", p.ISR, p.Replicas)
+		}
+	}
+	for i, id := range p.ELR {
+		if !slices.Contains(p.Replicas, id) || slices.Contains(p.ISR, id) || slices.Contains(p.ELR[:i], id) {
+			return fmt.Errorf("ELR %v beside ISR %v of replicas %v", p.ELR, p.ISR, p.Replicas)
+		}
+	}
+	if p.Leader != NoBroker && !slices.Contains(p.ISR, p.Leader) {
+		return fmt.Errorf("leader %d outside the ISR %v", p.Leader, p.ISR)
+	}
+	return nil
 }
 
 // splitColumn cuts a column of ids into the lists of n partitions; an empty list is nil.
@@ -403,6 +424,8 @@ func (b *snapshotBuilder) addTopic(m *pb.SnapshotTopic) error {
 		return fmt.Errorf("topic %s twice", m.Name)
 	case b.d.st.topicByID(TopicID(id)) != nil:
 		return fmt.Errorf("topic id %s twice", TopicID(id))
+	case b.d.st.collision(m.Name) != "":
+		return fmt.Errorf("topics %s and %s collide", m.Name, b.d.st.collision(m.Name))
 	}
 	b.topic = &Topic{Name: m.Name, ID: id, Configs: configs, configVersion: m.ConfigVersion}
 	b.missing = int(m.Partitions)
@@ -438,6 +461,9 @@ func (b *snapshotBuilder) addTombstones(m *pb.SnapshotTombstones) error {
 	for i := 0; i < len(m.TopicIds); i += len(TopicID{}) {
 		id := TopicID(m.TopicIds[i : i+16])
 		stone := tombstone{Request: requestID(m.RequestIds[i : i+16])}
+		if b.d.st.topicByID(id) != nil {
+			return fmt.Errorf("topic id %s exists and is deleted", id)
+		}
 		b.d.st.tombstones = b.d.st.tombstones.set(b.d.edit, id, stone)
 	}
 	return nil
