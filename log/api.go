@@ -61,16 +61,16 @@ type OfflinePartition struct {
 
 // ProducerState is what a partition knows about one producer id (KIP-360, KIP-664).
 type ProducerState struct {
-	ProducerID    int64
-	ProducerEpoch int16
+	ProducerID    int64 `json:"producer_id"`
+	ProducerEpoch int16 `json:"producer_epoch"`
 	// LastSequence is -1 if no batch is known.
-	LastSequence int32
+	LastSequence int32 `json:"last_sequence"`
 	// LastOffset is the last offset of the last batch, -1 if none is known.
-	LastOffset int64
+	LastOffset int64 `json:"last_offset"`
 	// LastTimestamp is the largest record timestamp of the last batch, in milliseconds.
-	LastTimestamp int64
+	LastTimestamp int64 `json:"last_timestamp"`
 	// CoordinatorEpoch is that of the last transaction marker, -1 if none.
-	CoordinatorEpoch int32
+	CoordinatorEpoch int32 `json:"coordinator_epoch"`
 	// CurrentTxnFirstOffset is the first offset of the open transaction, -1 if none.
-	CurrentTxnFirstOffset int64
+	CurrentTxnFirstOffset int64 `json:"current_txn_first_offset"`
 }

@@ -12,7 +12,7 @@ func TestAppendReadReopen(t *testing.T) {
 	eachMode(t, func(t *testing.T, m mode) {
 		fsys := vfs.NewMem(1)
 		d := openDir(t, testConfig(m, fsys))
-		l := createLog(t, d, Settings{SegmentBytes: 1024, IndexIntervalBytes: 128})
+		l := createLog(t, d, Settings{FlushAck: true, SegmentBytes: 1024, IndexIntervalBytes: 128})
 		var want []byte
 		for i := range 50 {
 			b := plainBatch(1+i%4, 20)

@@ -279,19 +279,96 @@ func (r *recovery) walkTo(seg *segment, offset int64) (position, reached int64, 
 	}
 }
 
-// indexHit looks up the last index entry with a relative offset ≤ limit; the beginning of the segment if there is none
-// or the index is bad.
+// indexHit returns the last sound entry of the offset index with a relative offset ≤ limit, the beginning of the
+// segment if there is none, and forgets the entries behind it. Of the file only what lies below the recovery point was
+// synced (W19); behind that a crash may have left anything, also bytes that look like an entry. So an entry counts if
+// the batch that it leads to says the same, and if it rises from the one before; if not, the search goes on ever
+// further in front.
 func (r *recovery) indexHit(seg *segment, limit int64) (indexHit, error) {
-	v := view{seg: seg, size: seg.size, offsets: seg.offsetIndex}
-	hit, err := r.log.indexPosition(&v, limit, byKey)
-	switch {
-	case err == nil:
-		return hit, nil
-	case errors.Is(err, errIndexBad):
-		seg.offsetIndex, seg.timeIndex = index{kind: offsetIndexKind}, index{kind: timeIndexKind}
+	x := &seg.offsetIndex
+	h, err := r.d.files.acquire(&seg.log)
+	if err != nil {
+		return indexHit{}, err
+	}
+	defer r.d.files.release(h)
+	f := r.d.counting(h.file)
+	n, e, _, err := r.soundEntry(&seg.offsets, x, limit, byKey, func(e indexEntry) (bool, error) {
+		if int64(e.value)+record.HeaderBytes > seg.size {
+			return false, nil
+		}
+		var scan headerScan
+		scan.start(f, int64(e.value), seg.size)
+		defer scan.stop()
+		ok, err := scan.next()
+		if err != nil && !errors.Is(err, ErrCorrupt) {
+			return false, err
+		}
+		return err == nil && ok && scan.header.LastOffset()-seg.base == e.key, nil
+	})
+	if err != nil {
+		return indexHit{}, err
+	}
+	*x = x.truncated(n)
+	if n == 0 {
 		return indexHit{key: -1}, nil
 	}
-	return hit, err
+	x.tail = []indexEntry{e}
+	return indexHit{position: int64(e.value), key: e.key}, nil
+}
+
+// soundEntry returns the last entry that passes the check among the first ones whose column is ≤ limit, and the number
+// of entries up to it.
+//
+// first says that the first entry looked at was sound: then no entry behind it can be missing either.
+func (r *recovery) soundEntry(ref *fileRef, x *index, limit int64, column func(indexEntry) int64, check func(indexEntry) (bool, error)) (n int, e indexEntry, first bool, err error) {
+	none := indexEntry{}
+	if x.count == 0 || limit < 0 {
+		return 0, none, false, nil
+	}
+	h, err := r.d.files.acquire(ref)
+	if isGone(err) {
+		return 0, none, false, nil
+	}
+	if err != nil {
+		return 0, none, false, err
+	}
+	defer r.d.files.release(h)
+	f := r.d.counting(h.file)
+	count := x.count
+	for step := 1; count > 0; step *= 2 {
+		n, e, err := x.kind.searchFile(f, count, limit, column)
+		switch {
+		case errors.Is(err, errIndexBad):
+			count -= step
+			continue
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			count -= step // shorter than the directory said
+			continue
+		case err != nil:
+			return 0, none, false, err
+		case n == 0:
+			return 0, none, false, nil
+		}
+		sound := true
+		if n > 1 {
+			var p [timeEntryBytes]byte
+			if err := readFull(f, p[:x.kind.entryBytes], int64(n-2)*int64(x.kind.entryBytes)); err != nil {
+				return 0, none, false, err
+			}
+			before := x.kind.get(p[:])
+			sound = before.key < e.key && before.value < e.value
+		}
+		if sound {
+			if sound, err = check(e); err != nil {
+				return 0, none, false, err
+			}
+		}
+		if sound {
+			return n, e, step == 1, nil
+		}
+		count = n - step
+	}
+	return 0, none, false, nil
 }
 
 // redoRecords writes the records of the write-ahead log into the segments again (step 5). They are not compared with
@@ -401,8 +478,13 @@ func (r *recovery) measure(seg *segment) error {
 	}
 	defer r.d.files.release(h)
 	if from.key >= 0 {
-		if err := r.loadLastTime(seg, maxRelativeOffset); err != nil {
+		complete, err := r.loadLastTime(seg, maxRelativeOffset)
+		if err != nil {
 			return err
+		}
+		if !complete {
+			r.forgetIndexes(seg)
+			from = indexHit{key: -1}
 		}
 	}
 	var scan headerScan
@@ -411,8 +493,7 @@ func (r *recovery) measure(seg *segment) error {
 	for first := true; ; first = false {
 		ok, err := scan.next()
 		if first && from.key >= 0 && (err != nil || !ok || scan.header.LastOffset()-seg.base != from.key) {
-			seg.offsetIndex, seg.timeIndex = index{kind: offsetIndexKind}, index{kind: timeIndexKind}
-			seg.maxTimestamp, seg.maxTimestampOffset = -1, -1
+			r.forgetIndexes(seg)
 			from = indexHit{key: -1}
 			scan.stop()
 			scan.start(r.d.counting(h.file), 0, seg.size)
@@ -432,34 +513,40 @@ func (r *recovery) measure(seg *segment) error {
 	}
 }
 
-// loadLastTime takes the maxima of a segment from the last time index entry with a relative offset ≤ limit, cuts the
-// time index behind it, and puts the entry into the tail, where appends look for it.
-func (r *recovery) loadLastTime(seg *segment, limit int64) error {
+// loadLastTime takes the maxima of a segment from the last sound time index entry with a relative offset ≤ limit,
+// forgets the entries behind it, and puts it into the tail, where appends look for it. The offset index must be sound.
+// If entries may be missing, complete is false: the maxima hold only up to the batch that the entry tells of.
+func (r *recovery) loadLastTime(seg *segment, limit int64) (complete bool, err error) {
 	x := &seg.timeIndex
-	var h *handle
-	n, e, err := x.search(limit, byValue, func() (_ io.ReaderAt, err error) {
-		if h == nil {
-			if h, err = r.d.files.acquire(&seg.times); err != nil {
-				return nil, err
+	h, err := r.d.files.acquire(&seg.log)
+	if err != nil {
+		return false, err
+	}
+	defer r.d.files.release(h)
+	f := r.d.counting(h.file)
+	n, e, complete, err := r.soundEntry(&seg.times, x, limit, byValue, func(e indexEntry) (bool, error) {
+		v := view{seg: seg, size: seg.size, offsets: seg.offsetIndex}
+		hit, err := r.log.indexPosition(&v, int64(e.value)-1, byKey)
+		if err == nil {
+			var hdr record.Header
+			if hdr, _, err = locateFrom(f, hit, seg.size, seg.base, seg.base+int64(e.value)); err == nil {
+				return hdr.LastOffset()-seg.base == int64(e.value) && hdr.MaxTimestamp == e.key, nil
 			}
 		}
-		return r.d.counting(h.file), nil
+		if errors.Is(err, errIndexBad) || errors.Is(err, ErrCorrupt) {
+			err = nil
+		}
+		return false, err
 	})
-	if h != nil {
-		r.d.files.release(h)
-	}
-	if err != nil && !isGone(err) && !errors.Is(err, errIndexBad) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return err
-	}
-	if err != nil || n > 0 && (e.key < 0 || int64(e.value) > limit) {
-		n = 0
+	if err != nil {
+		return false, err
 	}
 	*x = x.truncated(n)
 	if n > 0 {
 		x.tail = []indexEntry{e}
 		seg.maxTimestamp, seg.maxTimestampOffset = e.key, seg.base+int64(e.value)
 	}
-	return nil
+	return complete, nil
 }
 
 // loadEpochs reads the epoch file. Entries from the floor on are dropped: the batches tell them again (W19).
@@ -691,29 +778,31 @@ func (r *recovery) misfit(h *record.Header, seg *segment, expected int64, epoch 
 func (r *recovery) cutIndexes(seg *segment, expected, position int64) error {
 	rel := expected - seg.base
 	if position == 0 {
-		seg.offsetIndex, seg.timeIndex = index{kind: offsetIndexKind}, index{kind: timeIndexKind}
-		seg.maxTimestamp, seg.maxTimestampOffset = -1, -1
+		r.forgetIndexes(seg)
 		return r.truncateIndexes(seg)
 	}
 	from, err := r.indexHit(seg, rel-1)
 	if err != nil {
 		return err
 	}
-	if from.key < 0 {
-		// No entry below: walk the headers from the beginning, to make the index complete.
-		seg.offsetIndex, seg.timeIndex = index{kind: offsetIndexKind}, index{kind: timeIndexKind}
-		seg.maxTimestamp, seg.maxTimestampOffset = -1, -1
-	} else {
-		v := view{seg: seg, size: seg.size, offsets: seg.offsetIndex}
-		n, e, err := r.searchOffsets(&v, rel-1)
+	if from.key >= 0 {
+		complete, err := r.loadLastTime(seg, rel-1)
 		if err != nil {
 			return err
 		}
-		seg.offsetIndex = seg.offsetIndex.truncated(n)
-		seg.offsetIndex.tail = []indexEntry{e}
-		if err := r.loadLastTime(seg, rel-1); err != nil {
-			return err
+		if !complete {
+			// Go back to the batch of the last sound time entry; the walk below makes the entries behind it anew.
+			e, ok := seg.timeIndex.last()
+			if from = (indexHit{key: -1}); ok {
+				if from, err = r.indexHit(seg, int64(e.value)); err != nil {
+					return err
+				}
+			}
 		}
+	}
+	if from.key < 0 {
+		// No entry is left: walk the headers from the beginning, to make the indexes complete.
+		r.forgetIndexes(seg)
 	}
 	if err := r.truncateIndexes(seg); err != nil {
 		return err
@@ -747,13 +836,10 @@ func (r *recovery) cutIndexes(seg *segment, expected, position int64) error {
 	}
 }
 
-func (r *recovery) searchOffsets(v *view, limit int64) (n int, e indexEntry, err error) {
-	h, err := r.d.files.acquire(&v.seg.offsets)
-	if err != nil {
-		return 0, e, err
-	}
-	defer r.d.files.release(h)
-	return v.offsets.search(limit, byKey, func() (io.ReaderAt, error) { return r.d.counting(h.file), nil })
+// forgetIndexes empties both indexes of a segment, and the maxima that came from them.
+func (r *recovery) forgetIndexes(seg *segment) {
+	seg.offsetIndex, seg.timeIndex = index{kind: offsetIndexKind}, index{kind: timeIndexKind}
+	seg.maxTimestamp, seg.maxTimestampOffset = -1, -1
 }
 
 // truncateIndexes makes the index files as long as the indexes say.

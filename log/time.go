@@ -39,6 +39,8 @@ type timeView struct {
 	view
 	times     index
 	maxOffset int64
+	// active says that the segment takes appends: its largest timestamp may not be in the index yet.
+	active bool
 }
 
 func (l *Log) timeViews(limit int64) (views []timeView, start, end int64, err error) {
@@ -50,7 +52,7 @@ func (l *Log) timeViews(limit int64) (views []timeView, start, end int64, err er
 	end = min(limit, l.mu.end)
 	for _, seg := range l.mu.segments {
 		if seg.base < end && seg.size > 0 && seg.next > l.mu.start {
-			views = append(views, timeView{view: seg.view(), times: seg.timeIndex, maxOffset: seg.maxTimestampOffset})
+			views = append(views, timeView{view: seg.view(), times: seg.timeIndex, maxOffset: seg.maxTimestampOffset, active: seg == l.active()})
 		}
 	}
 	return views, l.mu.start, end, nil
@@ -80,7 +82,8 @@ func (l *Log) offsetForTime(ts, limit int64) (int64, int64, int32, error) {
 
 // timePosition returns where the walk for the first batch with a timestamp ≥ ts begins. When that batch was appended
 // the largest timestamp rose to ts or more, and the next index entry, one interval later at most, says so: the batch
-// lies in the interval before the first time entry ≥ ts.
+// lies in the interval before the first time entry ≥ ts. That entry must say what its batch says; a closed segment must
+// have one, because its last entry holds the largest timestamp of all. If not, the index is rebuilt (L6).
 func (l *Log) timePosition(v *timeView, ts int64) (indexHit, error) {
 	var th *handle
 	defer func() {
@@ -101,11 +104,16 @@ func (l *Log) timePosition(v *timeView, ts int64) (indexHit, error) {
 	if err == nil && n < v.times.count {
 		var e indexEntry
 		if e, err = v.times.entry(n, file); err == nil {
+			err = l.checkTime(v, e)
+		}
+		if err == nil {
 			var hit indexHit
 			if hit, err = l.indexPosition(&v.view, int64(e.value)-1, byKey); err == nil {
 				return hit, nil
 			}
 		}
+	} else if err == nil && !v.active {
+		err = fmt.Errorf("%w: the time index of segment %d ends before its largest timestamp", errIndexBad, v.seg.base)
 	} else if err == nil {
 		var hit indexHit
 		if hit, err = l.indexPosition(&v.view, v.next-v.seg.base, byKey); err == nil {
@@ -117,6 +125,26 @@ func (l *Log) timePosition(v *timeView, ts int64) (indexHit, error) {
 		return begin, l.rebuildIndex(&v.view)
 	}
 	return begin, err
+}
+
+// checkTime compares a time index entry with the batch that it tells of.
+func (l *Log) checkTime(v *timeView, e indexEntry) error {
+	h, err := l.dir.files.acquire(&v.seg.log)
+	if err != nil {
+		return err
+	}
+	defer l.dir.files.release(h)
+	last := v.seg.base + int64(e.value)
+	if last < v.next {
+		hdr, _, err := l.locate(&v.view, h, last)
+		if err != nil {
+			return err
+		}
+		if hdr.LastOffset() == last && hdr.MaxTimestamp == e.key {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: the time index of segment %d tells of timestamp %d at offset %d", errIndexBad, v.seg.base, e.key, last)
 }
 
 // firstSince walks headers from a hit to the first batch with a timestamp ≥ ts and looks into it.
