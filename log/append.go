@@ -311,6 +311,9 @@ func (l *Log) writeRun(now int64) error {
 	}
 	seg := l.active()
 	position := seg.size
+	if l.dir.cfg.mutants.has(mutantWALFirst) {
+		l.dir.commit.wrote(l, l.mu.logID, seg.base, position, run, l.settings.Load())
+	}
 	if err := l.write(seg, run.bufs, position); err != nil {
 		l.producers.rollback(run.undoMark)
 		run.next = run.base
@@ -339,7 +342,9 @@ func (l *Log) writeRun(now int64) error {
 	logID := l.mu.logID
 	l.mu.Unlock()
 	l.dir.wrote(run.bytes)
-	l.dir.commit.wrote(l, logID, seg.base, position, run, s)
+	if !l.dir.cfg.mutants.has(mutantWALFirst) {
+		l.dir.commit.wrote(l, logID, seg.base, position, run, s)
+	}
 	if seg.offsetIndex.count-seg.offsetIndex.flushed >= indexFlushEntries {
 		return l.flushIndexes(seg)
 	}
@@ -388,7 +393,7 @@ func (l *Log) write(seg *segment, bufs [][]byte, position int64) error {
 // leave it standing behind a shorter new one. Only then the refusal is definite (I17).
 func (l *Log) cutBack(seg *segment, size, bytes int64, cause error) error {
 	err := seg.pinned.file.Truncate(size)
-	if err == nil {
+	if err == nil && !l.dir.cfg.mutants.has(mutantCutBackUnsynced) {
 		err = l.sync(seg.pinned.file)
 	}
 	if err != nil {

@@ -37,6 +37,8 @@ type walCommitter struct {
 	// flying are the records of the frame, in order, round the logs they come from.
 	flying []flight
 	round  []*Log
+	// diverted counts the frames that found no room.
+	diverted int
 }
 
 // flight is a record in the frame being written.
@@ -102,11 +104,11 @@ func (c *walCommitter) wrote(l *Log, logID uint64, segment, position int64, run 
 		k.logID, k.end, k.directEnd = logID, 0, 0
 		k.direct.Store(false)
 	}
-	if k.direct.Load() {
+	if k.direct.Load() && !c.d.cfg.mutants.has(mutantHoles) {
 		k.directEnd = run.next
 		return
 	}
-	if k.end != run.base && l.DurableEnd() < run.base {
+	if k.end != run.base && !c.d.cfg.mutants.has(mutantHoles) && l.DurableEnd() < run.base {
 		// Bytes before these were not kept, because flush.ack was off: only a sync of the segment covers them.
 		c.goDirect(k, run.next)
 		return
@@ -287,7 +289,7 @@ func (c *walCommitter) collect() {
 			l.mu.Lock()
 			logID, durableEnd := l.mu.logID, l.mu.durable.end
 			l.mu.Unlock()
-			if logID != k.logID {
+			if logID != k.logID && !c.d.cfg.mutants.has(mutantOldCompletion) {
 				c.forget(k) // truncated meanwhile (W7)
 			}
 			for ; n < len(k.records); n++ {
@@ -296,7 +298,7 @@ func (c *walCommitter) collect() {
 					full = true
 					break
 				}
-				w := walRecord{logID: logID, base: r.base, next: r.next, segmentBase: r.segment, position: r.position, durableEnd: durableEnd, data: r.data}
+				w := walRecord{logID: k.logID, base: r.base, next: r.next, segmentBase: r.segment, position: r.position, durableEnd: durableEnd, data: r.data}
 				if r.data == nil {
 					w.data, w.more = r.pieces[0], r.pieces[1:]
 				}
@@ -350,6 +352,7 @@ func (c *walCommitter) write() {
 
 // divert sends the logs of a frame that found no room to the direct path (W6).
 func (c *walCommitter) divert() {
+	c.diverted++
 	c.round = c.round[:0]
 	c.lock.Lock()
 	for i := range c.flying {
@@ -439,9 +442,18 @@ func (c *walCommitter) retire(f *walFile) error {
 			logs = append(logs, l)
 		}
 	}
-	c.d.syncer.syncAll(logs)
+	if !c.d.cfg.mutants.has(mutantRetireUnsynced) {
+		c.d.syncer.syncAll(logs)
+	}
 	if err := c.d.failed(); err != nil {
 		return err
+	}
+	if c.d.cfg.mutants.has(mutantReuseEarly) {
+		generation := f.generation
+		if err := c.wal.retired(f); err != nil {
+			return err
+		}
+		return c.d.retireGeneration(generation)
 	}
 	if err := c.d.retireGeneration(f.generation); err != nil {
 		return fmt.Errorf("retire generation %d of the write-ahead log: %w", f.generation, err)

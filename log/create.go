@@ -93,7 +93,7 @@ func (l *Log) create(start int64) error {
 	s := state{topic: l.topic, partition: l.partition, topicID: l.topicID, logID: l.mu.logID, start: start, recoveryPoint: start, cut: -1}
 	// The rename of the state file syncs the directory, and with it the names of all files before it.
 	err = l.dir.withBallast(func() error { return vfs.ReplaceFile(fsys, l.path, stateName, s.encode()) })
-	if err == nil {
+	if err == nil && !l.dir.cfg.mutants.has(mutantCreateUnsynced) {
 		err = fsys.SyncDir(l.dir.path)
 	}
 	if err != nil {

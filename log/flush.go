@@ -14,6 +14,9 @@ func (l *Log) sync(f vfs.File) error { return l.dir.sync(f) }
 func (d *Dir) sync(f vfs.File) error {
 	began := time.Now()
 	err := f.Sync()
+	if d.cfg.mutants.has(mutantIgnoreSyncError) {
+		err = nil
+	}
 	d.metrics.fsync.Observe(time.Since(began).Seconds())
 	return err
 }
@@ -47,6 +50,9 @@ func (l *Log) syncSegments() error {
 	l.mu.Lock()
 	end, logID := l.mu.end, l.mu.logID
 	for _, seg := range l.mu.segments {
+		if l.dir.cfg.mutants.has(mutantActiveOnly) && seg != l.active() {
+			continue
+		}
 		if seg.written != seg.synced {
 			dirty = append(dirty, dirtySegment{seg: seg, version: seg.written, handle: seg.pinned})
 		}
@@ -60,7 +66,7 @@ func (l *Log) syncSegments() error {
 			return l.dir.fail(fmt.Errorf("sync segment %d of %s: %w", d.seg.base, l, err))
 		}
 	}
-	if dirChanged != dirSynced {
+	if dirChanged != dirSynced && !l.dir.cfg.mutants.has(mutantSegmentName) {
 		if err := l.dir.cfg.FS.SyncDir(l.path); err != nil {
 			return l.dir.fail(fmt.Errorf("sync directory of %s: %w", l, err))
 		}
@@ -68,7 +74,13 @@ func (l *Log) syncSegments() error {
 
 	var unpin []*handle
 	l.mu.Lock()
+	if l.dir.cfg.mutants.has(mutantLateEnd) {
+		end = l.mu.end
+	}
 	for _, d := range dirty {
+		if l.dir.cfg.mutants.has(mutantLateClean) {
+			d.version = d.seg.written
+		}
 		d.seg.synced = max(d.seg.synced, d.version)
 		if d.seg != l.active() && d.seg.synced == d.seg.written && d.seg.pinned != nil {
 			unpin = append(unpin, d.seg.pinned)
@@ -193,6 +205,7 @@ func (l *Log) carryOut(p *advancePlan) error {
 		if err := l.dir.replaceFile(l.path, epochsName, encodeEpochs(p.epochs)); err != nil {
 			return fail("replace "+epochsName, err)
 		}
+	} else if l.dir.cfg.mutants.has(mutantSegmentName) {
 	} else if err := l.dir.cfg.FS.SyncDir(l.path); err != nil {
 		return fail("sync directory", err)
 	}

@@ -374,8 +374,7 @@ func InspectWALFile(fsys vfs.FS, name string) (WALFileInfo, error) {
 	if err != nil {
 		return WALFileInfo{}, fmt.Errorf("read write-ahead log file %s: its name is not a number", name)
 	}
-	var read int64
-	r, err := openWALReader(fsys, filepath.Dir(name), number, &read)
+	r, err := new(walScan).open(fsys, filepath.Dir(name), number)
 	if err != nil {
 		return WALFileInfo{}, err
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	modelSeeds = flag.Int("model.seeds", 1000, "number of seeds the deterministic model runs")
+	modelSeeds = flag.Int("model.seeds", 5000, "number of seeds the deterministic model runs")
 	modelSeed  = flag.Uint64("model.seed", 0, "first seed of the deterministic model; with -model.seeds 1 it is replayed alone")
 	modelTrace = flag.Bool("model.trace", false, "print every step of the deterministic model")
 	modelKill  = flag.Bool("model.mutants", false, "run the killing list of the deterministic model")
@@ -129,6 +129,7 @@ var modelMutants = []struct {
 	{mutantNoSyncAll, "recovery step 1 left out", ""},
 	{mutantServeCached, "recovery step 7 left out", ""},
 	{mutantNoGeneration, "recovery step 8 left out", ""},
+	{mutantOverwriteLive, "recovery step 8 in a live file", ""},
 }
 
 // TestModelMutants: the model notices when a rule is broken. A model that kills no mutant proves nothing.
@@ -154,24 +155,24 @@ func TestModelMutants(t *testing.T) {
 
 // modelStats counts what a run did, so that a model that stopped doing its work is noticed.
 type modelStats struct {
-	seeds, steps, recoveries, interrupted, cleanStops, powerCuts, kills        int
-	appended, refused, acked, truncations, trims, deletions, creations         int
-	syncFailures, fullDisks, walRecords, walRetired, directSyncs, rolls, quiet int
-	tornBytes                                                                  int64
+	seeds, steps, recoveries, interrupted, cleanStops, powerCuts, kills                             int
+	appended, refused, acked, truncations, trims, deletions, creations                              int
+	syncFailures, fullDisks, walRecords, walRetired, walFrames, diverted, directSyncs, rolls, quiet int
+	tornBytes                                                                                       int64
 }
 
 func (s *modelStats) fields() []*int {
 	return []*int{
 		&s.seeds, &s.steps, &s.recoveries, &s.interrupted, &s.cleanStops, &s.powerCuts, &s.kills,
 		&s.appended, &s.refused, &s.acked, &s.truncations, &s.trims, &s.deletions, &s.creations,
-		&s.syncFailures, &s.fullDisks, &s.walRecords, &s.walRetired, &s.directSyncs, &s.rolls, &s.quiet,
+		&s.syncFailures, &s.fullDisks, &s.walRecords, &s.walRetired, &s.walFrames, &s.diverted, &s.directSyncs, &s.rolls, &s.quiet,
 	}
 }
 
 var modelStatNames = []string{
 	"seeds", "steps", "recoveries", "interrupted", "clean stops", "power cuts", "kills",
 	"appended", "refused", "acked", "truncations", "trims", "deletions", "creations",
-	"sync failures", "full disks", "redone WAL records", "WAL files retired", "direct syncs", "rolls", "quiet ends",
+	"sync failures", "full disks", "redone WAL records", "WAL files retired", "WAL frames", "frames diverted", "direct syncs", "rolls", "quiet ends",
 }
 
 func (s *modelStats) add(o modelStats) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/log/record"
@@ -35,18 +36,20 @@ type world struct {
 	stopping bool
 	busy     int
 	err      error
+	// firstFrame and firstGeneration are where the write-ahead log stood after the last start.
+	firstFrame, firstGeneration uint64
 }
 
 // modelChaos is drawn per seed, so that seeds differ in kind (swarm).
 type modelChaos struct {
-	lives, interruptions      int
-	truncate, large           int // chances of 256
-	trim, flush, tick, remove int // pauses in steps, -1: never
-	failingSync, fullDisk     bool
-	settings                  Settings
-	direct                    int64
-	walBytes                  int64
-	openFiles                 int
+	lives, interruptions             int
+	truncate, large                  int // chances of 256
+	trim, flush, tick, remove, write int // pauses in steps, -1: never
+	failingSync, fullDisk            bool
+	settings                         Settings
+	direct                           int64
+	walBytes                         int64
+	openFiles                        int
 }
 
 // modelSlot is a partition name; incarnations follow each other in it.
@@ -130,7 +133,7 @@ func newWorld(seed uint64, mut mutant) *world {
 		w.fs.SetWriteBack(w.rng.IntN(128))
 	}
 	s := DefaultSettings()
-	s.SegmentBytes = 200 + w.rng.Int64N(1200)
+	s.SegmentBytes = 200 + w.rng.Int64N(1<<(6+w.rng.IntN(9)))
 	s.IndexIntervalBytes = w.rng.Int64N(300)
 	s.RetentionAge = -1
 	s.FileDeleteDelay = time.Duration(w.rng.IntN(2)) * time.Second
@@ -138,12 +141,15 @@ func newWorld(seed uint64, mut mutant) *world {
 	s.FlushAck = w.rng.IntN(12) > 0
 	w.chaos = modelChaos{
 		lives: 2 + w.rng.IntN(3), interruptions: w.rng.IntN(4),
-		truncate: chance(80), large: chance(100), trim: pause(100), flush: pause(100), tick: pause(50), remove: pause(300),
+		truncate: chance(60), large: chance(60), trim: pause(400), flush: pause(400), tick: pause(200), remove: pause(1000), write: w.rng.IntN(20),
 		failingSync: w.rng.IntN(3) == 0, fullDisk: w.rng.IntN(3) == 0,
-		settings: s, direct: 200 + w.rng.Int64N(400), walBytes: 1024 + 64*w.rng.Int64N(12), openFiles: 1 + w.rng.IntN(6),
+		settings: s, direct: 200 + w.rng.Int64N(400), walBytes: 64 * (9 + w.rng.Int64N(16)), openFiles: 1 + w.rng.IntN(6),
 	}
 	for i := range 1 + w.rng.IntN(3) {
 		w.slots = append(w.slots, &modelSlot{topic: fmt.Sprint("t", i), partition: int32(i), lock: &modelLock{}})
+	}
+	if w.rng.IntN(2) == 0 {
+		w.sim.Stall(50+w.rng.IntN(400), 1+w.rng.IntN(200))
 	}
 	if *modelTrace {
 		w.sim.Trace(func(task, op string) { fmt.Printf("%d %s: %s\n", w.sim.Steps(), task, op) })
@@ -190,7 +196,12 @@ func (w *world) config() Config {
 	cfg.OpenFiles = w.chaos.openFiles
 	cfg.CheckpointBytes = 2000
 	cfg.CheckpointInterval = 20 * time.Second
-	cfg.OnFailure = func(error) { w.poisoned = true }
+	cfg.OnFailure = func(err error) {
+		w.poisoned = true
+		if errors.Is(err, vfs.ErrNoSpace) && strings.Contains(err.Error(), "write-ahead log") {
+			w.failf("a full disk hits the write-ahead log, whose files are allocated: %w", err) // W12
+		}
+	}
 	cfg.mutants = w.mut
 	return cfg
 }
@@ -225,8 +236,24 @@ func (w *world) run() error {
 	return w.err
 }
 
+// count adds up what the directory did in this life.
+func (w *world) count() {
+	if w.dir == nil {
+		return
+	}
+	if c, ok := w.dir.commit.(*walCommitter); ok {
+		w.stats.walFrames += int(c.wal.sequence - w.firstFrame)
+		w.stats.walRetired += int(c.wal.oldestLive() - w.firstGeneration)
+		w.stats.diverted += c.diverted
+	}
+	for _, l := range w.dir.Logs() {
+		w.stats.rolls += l.SegmentCount() - 1
+	}
+}
+
 // crash ends the process, by a power cut or a kill, wherever its tasks stand.
 func (w *world) crash() {
+	w.count()
 	w.fs.SetCapacity(-1)
 	if w.rng.IntN(4) == 0 {
 		w.note("kill")
@@ -287,6 +314,9 @@ func (w *world) recover() {
 		if err == nil && !w.poisoned {
 			w.dir = dir
 			w.stats.recoveries++
+			if c, ok := dir.commit.(*walCommitter); ok {
+				w.firstFrame, w.firstGeneration = c.wal.sequence, c.wal.oldestLive()
+			}
 			return
 		}
 		w.note("recovery failed: %v", err)
@@ -309,13 +339,13 @@ func (w *world) fillDisk() {
 // live runs the tasks for a while and ends in a crash, a clean stop, or a quiet end and then one of both.
 func (w *world) live() {
 	for i, slot := range w.slots {
-		w.task(fmt.Sprint("writer", i), 0, func() { w.write(slot) })
+		w.task(fmt.Sprint("writer", i), w.chaos.write, func() { w.write(slot) })
 		w.task(fmt.Sprint("trimmer", i), w.chaos.trim, func() { w.trim(slot) })
 		w.task(fmt.Sprint("deleter", i), w.chaos.remove, func() { w.remove(slot) })
 	}
 	w.task("flusher", w.chaos.flush, w.flush)
 	w.task("ticker", w.chaos.tick, w.tick)
-	steps := w.rng.IntN(1200)
+	steps := w.rng.IntN(100 << w.rng.IntN(6))
 	for steps > 0 && w.err == nil && !w.poisoned {
 		if w.chaos.failingSync && w.rng.IntN(20) == 0 {
 			w.stats.syncFailures++
@@ -366,12 +396,10 @@ func (w *world) task(name string, pause int, fn func()) {
 	w.busy++
 	w.sim.Go(name, func() {
 		for {
-			for range 1 + w.rng.IntN(pause+1) {
-				w.sim.Yield(name)
-				if w.stopping || w.err != nil || w.poisoned {
-					w.busy--
-					return
-				}
+			w.sim.Pause(w.rng.IntN(pause + 1))
+			if w.stopping || w.err != nil || w.poisoned {
+				w.busy--
+				return
 			}
 			fn()
 		}
@@ -421,6 +449,7 @@ func (w *world) stop() {
 	case w.sim.Running("") > 0:
 		w.failf("tasks outlive the directory: %v", w.sim.Blocked())
 	}
+	w.count()
 	w.stats.cleanStops++
 	if w.rng.IntN(2) == 0 {
 		// All is synced: a power cut takes nothing.
@@ -510,7 +539,7 @@ func (w *world) append(inc *incarnation) {
 	if w.rng.IntN(10) == 0 {
 		inc.epoch++
 	}
-	n := 1 + w.rng.IntN(3)
+	n := 1 + w.rng.IntN(5)/3
 	sets := make([]Set, n)
 	buffers := make([]*modelBuffer, n)
 	out := make([]Appended, n)
@@ -519,7 +548,7 @@ func (w *world) append(inc *incarnation) {
 	for i := range sets {
 		large := w.rng.IntN(256) < w.chaos.large
 		var set []byte
-		for range 1 + w.rng.IntN(2) {
+		for range 1 + w.rng.IntN(4)/3 {
 			seq := int32(-1)
 			if idempotent {
 				seq = sequence

@@ -64,5 +64,10 @@ const (
 	mutantServeCached
 	// mutantNoGeneration begins no new generation at the end of recovery (wal.md 4 step 8).
 	mutantNoGeneration
+	// mutantOverwriteLive begins the new generation in a file that is still needed (wal.md 4 step 8).
+	mutantOverwriteLive
 	mutantEnd
 )
+
+// has says whether m is switched off.
+func (set mutant) has(m mutant) bool { return set&m != 0 }

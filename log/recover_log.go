@@ -398,6 +398,12 @@ func (r *recovery) redoRecords() error {
 			return err
 		}
 		defer r.d.files.release(h)
+		if r.d.cfg.mutants.has(mutantSkipSame) {
+			there := make([]byte, len(rec.data))
+			if _, err := h.file.ReadAt(there, rec.position); err == nil && slices.Equal(there, rec.data) {
+				return nil
+			}
+		}
 		if _, err := h.file.WriteAt(rec.data, rec.position); err != nil {
 			if errors.Is(err, vfs.ErrNoSpace) {
 				return fmt.Errorf("redo %d bytes of segment %d: the disk is full, free some space and start again: %w", len(rec.data), rec.segment, err)
@@ -712,7 +718,7 @@ func (r *recovery) scanSegment(seg *segment, expected int64) (next int64, torn, 
 		return 0, nil, err
 	}
 	defer r.d.files.release(h)
-	if position < size && !r.d.clean {
+	if position < size && !r.d.clean && !r.d.cfg.mutants.has(mutantCachedRecovery) {
 		// After a failed sync the page cache shows, marked clean, what the disk lacks (W17).
 		if err := h.file.DropCache(); err != nil {
 			return 0, nil, err
@@ -922,6 +928,9 @@ func (r *recovery) settle() error {
 	l.mu.durable.reset(r.end)
 	l.sealed = r.state.sealed
 	l.sealedChanged = len(l.sealed) != len(r.segments)-1
+	if r.d.cfg.mutants.has(mutantServeCached) {
+		r.touched = false
+	}
 	if r.touched {
 		// Sync the last segments whatever wrote them, then derive a recovery point at the end.
 		for _, seg := range r.segments {

@@ -224,7 +224,7 @@ func (s *batchScan) refill(have int, left int64) error {
 	want := max(scanChunkBytes, min(2*have, 1<<30))
 	want = int(min(int64(want), left))
 	if len(s.buf) < want {
-		grown := make([]byte, max(want, scanChunkBytes))
+		grown := make([]byte, want)
 		copy(grown, s.buf[s.r:s.w])
 		s.buf = grown
 	} else {

@@ -35,6 +35,9 @@ func (l *Log) trimPrefix(start int64, reason string) (freed int64, err error) {
 	if start > limit {
 		return 0, fmt.Errorf("trim %s to %d: %w: the high watermark is %d", l, start, ErrOffsetOutOfRange, limit)
 	}
+	if l.dir.cfg.mutants.has(mutantStartUnsynced) {
+		recoveryPoint = max(recoveryPoint, start)
+	}
 	if recoveryPoint < start {
 		if err := l.advanceLocked(); err != nil {
 			return 0, err
@@ -44,7 +47,7 @@ func (l *Log) trimPrefix(start int64, reason string) (freed int64, err error) {
 	defer l.w.Unlock()
 	l.mu.Lock()
 	segments, logID := l.mu.segments, l.mu.logID
-	recoveryPoint = l.mu.recoveryPoint
+	recoveryPoint = max(recoveryPoint, l.mu.recoveryPoint)
 	drop := 0
 	for drop < len(segments)-1 && segments[drop+1].base <= start {
 		drop++
@@ -53,6 +56,11 @@ func (l *Log) trimPrefix(start int64, reason string) (freed int64, err error) {
 	sealed := l.sealed
 	for len(sealed) > 0 && sealed[0].base < segments[drop].base {
 		sealed = sealed[1:]
+	}
+	if l.dir.cfg.mutants.has(mutantUnlinkFirst) {
+		for _, seg := range segments[:drop] {
+			l.unlinkSegment(seg)
+		}
 	}
 	if err := l.writeState(state{logID: logID, start: start, recoveryPoint: recoveryPoint, cut: -1, sealed: sealed}); err != nil {
 		return 0, err

@@ -38,7 +38,9 @@ func (l *Log) Truncate(to int64) error {
 	}
 	// Everything that stays must be durable before anything goes, derived files included: the state below will say
 	// that all below the cut is.
-	if err := l.advanceLocked(); err != nil {
+	if l.dir.cfg.mutants.has(mutantCutUnsyncedSegments) {
+		l.pendingSnapshots = nil
+	} else if err := l.advanceLocked(); err != nil {
 		return err
 	}
 	l.w.Lock()
@@ -184,8 +186,17 @@ func (l *Log) cut(start, cut, position int64, segments []*segment, i int) error 
 		sealed = sealed[:n-1]
 	}
 	logID := l.dir.newLogID()
+	if l.dir.cfg.mutants.has(mutantSameID) {
+		logID = l.mu.logID
+	}
 	intent := state{logID: logID, start: start, recoveryPoint: cut, cut: cut, sealed: sealed}
-	if err := l.writeState(intent); err != nil {
+	if l.dir.cfg.mutants.has(mutantCutFirst) {
+		if err := l.cutSegment(segments[i], cut, position); err != nil {
+			return err
+		}
+	}
+	if l.dir.cfg.mutants.has(mutantNoIntent) {
+	} else if err := l.writeState(intent); err != nil {
 		return err
 	}
 	fsys := l.dir.cfg.FS
@@ -220,7 +231,8 @@ func (l *Log) cut(start, cut, position int64, segments []*segment, i int) error 
 		return err
 	}
 	intent.cut = -1
-	if err := l.writeState(intent); err != nil {
+	if l.dir.cfg.mutants.has(mutantIntentStays) {
+	} else if err := l.writeState(intent); err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -256,7 +268,8 @@ func (l *Log) cutSegment(seg *segment, cut, position int64) error {
 	if err := seg.pinned.file.Truncate(position); err != nil {
 		return err
 	}
-	if err := l.sync(seg.pinned.file); err != nil {
+	if l.dir.cfg.mutants.has(mutantCutUnsynced) {
+	} else if err := l.sync(seg.pinned.file); err != nil {
 		return err
 	}
 	rel := cut - seg.base

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/millrace/millrace/log/vfs"
@@ -25,6 +26,7 @@ type walConfig struct {
 	// mayGrow says whether the disk has room for n more bytes of write-ahead log above the reserve (W20).
 	mayGrow func(n int64) bool
 	logger  *slog.Logger
+	mutants mutant
 }
 
 // walFile is one file of the ring.
@@ -81,7 +83,7 @@ func startWAL(cfg walConfig, scan walScan) (*wal, error) {
 	for _, info := range scan.files {
 		w.number = max(w.number, info.number+1)
 		f := &walFile{number: info.number}
-		if first == nil && !info.live {
+		if first == nil && (!info.live || cfg.mutants.has(mutantOverwriteLive)) {
 			first = f
 			continue
 		}
@@ -96,6 +98,9 @@ func startWAL(cfg walConfig, scan walScan) (*wal, error) {
 	}
 	generation := max(scan.newest, scan.oldest) + 1
 	w.oldest = generation
+	if cfg.mutants.has(mutantNoGeneration) {
+		w.oldest = max(scan.oldest, 1)
+	}
 	if err := w.begin(first, generation); err != nil {
 		return nil, err
 	}
@@ -128,6 +133,9 @@ func (w *wal) fill(f *walFile, size int64) (err error) {
 		return err
 	}
 	// What is there may be a hole left by a crash, or not synced: a block counts as filled only after the sync below.
+	if have < size && have > 0 && w.cfg.mutants.has(mutantShortFile) {
+		have = size
+	}
 	if have < size {
 		zeros := w.zeros
 		if n := min(1<<20, size-have); n > int64(len(zeros)) {
@@ -160,7 +168,7 @@ func (w *wal) begin(f *walFile, generation uint64) error {
 	binary.BigEndian.PutUint64(h.nonce[:8], w.cfg.random())
 	binary.BigEndian.PutUint64(h.nonce[8:], w.cfg.random())
 	_, err := f.file.WriteAt(h.encode(), 0)
-	if err == nil {
+	if err == nil && !w.cfg.mutants.has(mutantHeaderUnsynced) {
 		err = f.file.Sync()
 	}
 	if err != nil {
@@ -214,6 +222,9 @@ func (w *wal) write(f *walFrame) error {
 	_, err := file.file.WritevAt(pieces, w.offset)
 	if err == nil {
 		err = file.file.Sync()
+		if w.cfg.mutants.has(mutantIgnoreSyncError) {
+			err = nil
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("write frame %d to write-ahead log file %s: %w", w.sequence, walFileName(w.cfg.dir, file.number), err)
@@ -274,6 +285,9 @@ func (w *wal) retired(f *walFile) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.free = append(w.free, f)
+	if w.cfg.mutants.has(mutantReuseEarly) {
+		slices.Reverse(w.free) // and so early that it matters
+	}
 	return err
 }
 

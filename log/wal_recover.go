@@ -20,7 +20,8 @@ type walRedo struct {
 // process may have used it.
 func (d *Dir) openWAL(cp checkpoint) (redoSource, error) {
 	r := &walRedo{d: d, dir: vfs.Join(d.path, walName), refs: make(map[uint64][]walRef)}
-	scan, err := scanWAL(d.cfg.FS, r.dir, d.cfg.walBlockBytes, cp, func(ref walRef) error {
+	scan := walScan{mutants: d.cfg.mutants}
+	err := scan.read(d.cfg.FS, r.dir, d.cfg.walBlockBytes, cp, func(ref walRef) error {
 		if ref.next > cp.recoveryPoints[ref.logID] {
 			r.refs[ref.logID] = append(r.refs[ref.logID], ref)
 		}
@@ -99,7 +100,7 @@ func (d *Dir) startCommitter() error {
 	w, err := startWAL(walConfig{
 		fsys: d.cfg.FS, dir: vfs.Join(d.path, walName), parent: d.path, blockBytes: d.cfg.walBlockBytes,
 		initialBytes: d.cfg.WALInitialBytes, fileBytes: max(d.cfg.WALFileBytes, d.cfg.WALInitialBytes), files: d.cfg.WALFiles,
-		random: d.newLogID, mayGrow: d.roomFor, logger: d.cfg.Logger,
+		random: d.newLogID, mayGrow: d.roomFor, logger: d.cfg.Logger, mutants: d.cfg.mutants,
 	}, scan)
 	if err != nil {
 		return err

@@ -23,22 +23,25 @@ type Sim struct {
 	rng      *rand.Rand
 	ready    []*simTask
 	blocked  []*simTask
+	pausing  []*simTask
 	weights  map[string]int
 	current  *simTask
 	aborting bool
 	steps    int
-	trace    func(task, op string)
+	// stall and stallSteps: one in stall yields becomes a pause of up to stallSteps.
+	stall, stallSteps int
+	trace             func(task, op string)
 }
 
 // simTask is one coroutine.
 type simTask struct {
 	name    string
 	weight  int
-	id      int
 	next    func() (struct{}, bool)
 	stop    func()
 	yield   func(struct{}) bool
 	waits   string // what a blocked task waits for
+	until   int    // a pausing task is ready again at this step
 	blocked bool
 	done    bool
 }
@@ -104,8 +107,16 @@ func (s *Sim) Yield(op string) {
 		return // called from outside of all tasks: setting up or checking
 	}
 	t.waits = op
+	if s.stall > 0 && s.rng.IntN(s.stall) == 0 {
+		s.rest(t, 1+s.rng.IntN(s.stallSteps))
+		return
+	}
 	s.pause(t)
 }
+
+// Stall makes one in so many yields, whoever's, a pause of up to so many steps: a task that the system does not run for
+// a while in the middle of its work. 0 ends that.
+func (s *Sim) Stall(oneIn, steps int) { s.stall, s.stallSteps = oneIn, steps }
 
 // pause returns to the scheduler.
 func (s *Sim) pause(t *simTask) {
@@ -117,6 +128,61 @@ func (s *Sim) pause(t *simTask) {
 	}
 }
 
+// Pause lets the current task rest for so many steps of others; it ends early if nobody else can go on.
+func (s *Sim) Pause(steps int) {
+	if s.aborting {
+		panic(simAbort{})
+	}
+	t := s.current
+	if t == nil || steps <= 0 {
+		s.Yield("pause")
+		return
+	}
+	t.waits = "pause"
+	s.rest(t, steps)
+}
+
+func (s *Sim) rest(t *simTask, steps int) {
+	s.unready(t)
+	t.until = s.steps + steps
+	s.pausing = append(s.pausing, t)
+	s.pause(t)
+}
+
+// unready takes a task out of the ready list.
+func (s *Sim) unready(t *simTask) {
+	for i, r := range s.ready {
+		if r == t {
+			s.ready = append(s.ready[:i], s.ready[i+1:]...)
+			return
+		}
+	}
+}
+
+// rouse makes pausing tasks ready whose time has come; if no other task is ready, the one whose time comes first.
+func (s *Sim) rouse() {
+	kept := s.pausing[:0]
+	for _, t := range s.pausing {
+		if t.until <= s.steps {
+			s.ready = append(s.ready, t)
+		} else {
+			kept = append(kept, t)
+		}
+	}
+	s.pausing = kept
+	if len(s.ready) > 0 || len(kept) == 0 {
+		return
+	}
+	first := 0
+	for i, t := range kept {
+		if t.until < kept[first].until {
+			first = i
+		}
+	}
+	s.ready = append(s.ready, kept[first])
+	s.pausing = append(kept[:first], kept[first+1:]...)
+}
+
 // block takes the current task out of the ready list until wake.
 func (s *Sim) block(waits string) *simTask {
 	t := s.current
@@ -125,12 +191,7 @@ func (s *Sim) block(waits string) *simTask {
 	}
 	t.waits, t.blocked = waits, true
 	s.blocked = append(s.blocked, t)
-	for i, r := range s.ready {
-		if r == t {
-			s.ready = append(s.ready[:i], s.ready[i+1:]...)
-			break
-		}
-	}
+	s.unready(t)
 	return t
 }
 
@@ -159,6 +220,9 @@ func (s *Sim) Run(limit int) int {
 }
 
 func (s *Sim) step() bool {
+	if len(s.pausing) > 0 {
+		s.rouse()
+	}
 	if len(s.ready) == 0 {
 		return false
 	}
@@ -183,18 +247,13 @@ func (s *Sim) step() bool {
 	_, alive := t.next()
 	s.current = nil
 	if !alive {
-		for i, r := range s.ready {
-			if r == t {
-				s.ready = append(s.ready[:i], s.ready[i+1:]...)
-				break
-			}
-		}
+		s.unready(t)
 	}
 	return true
 }
 
 // Idle says that no task can go on: all are finished or wait for each other.
-func (s *Sim) Idle() bool { return len(s.ready) == 0 }
+func (s *Sim) Idle() bool { return len(s.ready) == 0 && len(s.pausing) == 0 }
 
 // Blocked describes the tasks that wait for a lock or a condition, sorted: after Run returned early, those that should
 // have finished are a deadlock.
@@ -210,7 +269,7 @@ func (s *Sim) Blocked() []string {
 // Running counts the tasks with this name prefix that are not finished.
 func (s *Sim) Running(prefix string) int {
 	n := 0
-	for _, list := range [][]*simTask{s.ready, s.blocked} {
+	for _, list := range [][]*simTask{s.ready, s.blocked, s.pausing} {
 		for _, t := range list {
 			if strings.HasPrefix(t.name, prefix) {
 				n++
@@ -224,14 +283,14 @@ func (s *Sim) Running(prefix string) int {
 // has an effect. The Sim can be used further with new tasks; locks made before must not be.
 func (s *Sim) Abandon() {
 	s.aborting = true
-	for _, list := range [][]*simTask{s.ready, s.blocked} {
+	for _, list := range [][]*simTask{s.ready, s.blocked, s.pausing} {
 		for _, t := range list {
 			s.current = t
 			t.stop()
 		}
 	}
 	s.current = nil
-	s.ready, s.blocked, s.aborting = nil, nil, false
+	s.ready, s.blocked, s.pausing, s.aborting = nil, nil, nil, false
 }
 
 // Locker returns a lock whose Lock is a step.

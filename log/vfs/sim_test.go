@@ -44,6 +44,9 @@ func simRun(t *testing.T, seed uint64, tasks Tasks, run func()) (trace []string)
 func TestSimReplays(t *testing.T) {
 	steps := func(seed uint64) string {
 		sim := NewSim(seed)
+		if seed%2 == 0 {
+			sim.Stall(5, 20)
+		}
 		var trace []string
 		sim.Trace(func(task, op string) { trace = append(trace, task+" "+op) })
 		simRun(t, seed, sim, func() { sim.Run(10000) })
@@ -116,6 +119,35 @@ func TestSimAbandon(t *testing.T) {
 		require.True(t, ran)
 	}
 	require.LessOrEqual(t, runtime.NumGoroutine(), before)
+}
+
+// TestSimPause: a task that pauses leaves the steps to the others, and comes back at once when there are none.
+func TestSimPause(t *testing.T) {
+	sim := NewSim(3)
+	var order []string
+	say := func(what string) { order = append(order, fmt.Sprint(what, " ", sim.Steps() >= 20)) }
+	sim.Go("resting", func() {
+		sim.Pause(20)
+		say("rested")
+		sim.Pause(1000)
+		say("rested again")
+	})
+	sim.Go("busy", func() {
+		for range 40 {
+			sim.Yield("work")
+		}
+		say("done")
+	})
+	sim.Run(100)
+	require.True(t, sim.Idle())
+	require.Less(t, sim.Steps(), 60)
+	require.Equal(t, []string{"rested true", "done true", "rested again true"}, order)
+	sim.Go("resting", func() { sim.Pause(20) })
+	sim.Run(1)
+	require.False(t, sim.Idle())
+	require.Equal(t, 1, sim.Running("resting"))
+	sim.Abandon()
+	require.True(t, sim.Idle())
 }
 
 // TestSimPanics: a panic of a task is the caller's.
