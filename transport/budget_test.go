@@ -289,15 +289,26 @@ func TestLargeFrameAlone(t *testing.T) {
 // TestClientsCantStarveBrokers: when the clients' requests fill their budget, followers' fetches, on which those may depend, still get in.
 func TestClientsCantStarveBrokers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var parked *Request
+		var mu sync.Mutex
+		var parked []*Request
+		fetched := false
 		s := startServer(t, handlerFunc(func(r *Request) {
+			mu.Lock()
+			defer mu.Unlock()
 			if r.Conn.Listener().Internal() {
 				r.Reply(Message(respond("fetched")))
-				parked.Frame.Release()
-				parked.Reply(Message(respond("replicated")))
+				for _, p := range parked {
+					p.Frame.Release()
+					p.Reply(Message(respond("replicated")))
+				}
+				parked, fetched = nil, true
 				return
 			}
-			parked = r
+			if fetched {
+				r.Reply(Message(respond("replicated")))
+				return
+			}
+			parked = append(parked, r)
 			r.Frame.Retain()
 		}), func(cfg *Config) {
 			cfg.FrameBudgetBytes = 256 << 10
@@ -306,17 +317,71 @@ func TestClientsCantStarveBrokers(t *testing.T) {
 				{Name: "CONTROLLER", Protocol: Plaintext, Listener: newMemListener(), Internal: true},
 			}
 		})
-		c := s.dial()
-		go c.send(produceFrame(1, -1, 3<<20))
-		synctest.Wait()
-		require.NotNil(t, parked)
+		b := s.listeners[0].budget
+		n := int(b.main / int64(frameClasses[2]))
+		var clients sync.WaitGroup
+		for range n + 1 {
+			c := s.dial()
+			go c.send(produceFrame(1, -1, 16<<10))
+			clients.Go(func() { c.expect("1 replicated") })
+			synctest.Wait()
+		}
+		require.Len(t, parked, n)
+		require.EqualValues(t, 1, b.waitCount())
 		raw, err := s.mem[1].Dial()
 		require.NoError(t, err)
 		follower := &testClient{t: t, Conn: raw}
 		defer raw.Close()
 		go follower.send(metadataFrame(1, string(bytes.Repeat([]byte{'x'}, 10<<10))))
 		follower.expect("1 fetched")
-		c.expect("1 replicated")
+		clients.Wait()
+	})
+}
+
+// TestWaitingForMemoryIsNotTheClientsFault: the time a half-read frame waits for its next step doesn't count against its client.
+func TestWaitingForMemoryIsNotTheClientsFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startServer(t, handlerFunc(answering), func(cfg *Config) { cfg.FrameBudgetBytes = 1 << 20 })
+		b := s.listeners[0].budget
+		c := s.dial()
+		go c.send(metadataFrame(1, "x"))
+		c.expect("1 ok")
+		var token charge
+		other, ok := b.tryEnter(b.main-64<<10, b.main)
+		require.True(t, ok)
+		require.NoError(t, b.grow(context.Background(), &token, b.main))
+		go c.send(produceFrame(2, -1, 1<<20))
+		time.Sleep(10 * s.cfg.FrameTimeout)
+		synctest.Wait()
+		require.EqualValues(t, 1, b.waitCount())
+		b.release(&token)
+		c.expect("2 ok")
+		b.release(&other)
+	})
+}
+
+// TestCancelledWaitMakesRoom: whoever stood behind a wait that was given up is looked at again.
+func TestCancelledWaitMakesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(minBudgetBytes)
+		held, ok := b.tryEnter(b.main/2, b.main)
+		require.True(t, ok)
+		ctx, cancel := context.WithCancelCause(context.Background())
+		var small charge
+		go func() {
+			_, err := b.enter(ctx, b.main)
+			require.ErrorIs(t, err, ErrPeerClosed)
+		}()
+		synctest.Wait()
+		go func() { small, _ = b.enter(context.Background(), 1) }()
+		synctest.Wait()
+		require.Zero(t, small.main, "it stands behind the other")
+		cancel(ErrPeerClosed)
+		synctest.Wait()
+		require.EqualValues(t, 1, small.main)
+		b.release(&small)
+		b.release(&held)
+		require.Zero(t, b.inUse())
 	})
 }
 

@@ -53,6 +53,7 @@ func TestGiantPrefixes(t *testing.T) {
 		require.LessOrEqual(t, b.inUse(), b.main)
 		go good.send(produceFrame(8, -1, 1<<20))
 		good.expect("8 ok")
+		require.Zero(t, time.Since(s.started), "the good client had to wait for a timeout")
 
 		// The stalled ones are cut off in time, and give back what they held.
 		time.Sleep(s.cfg.FrameTimeout + 300*time.Second)
@@ -166,6 +167,7 @@ func TestCapBeforeAuthentication(t *testing.T) {
 		c.expect("1 ok")
 		go func() { _, _ = c.Write(prefix(64<<10 + 1)) }()
 		require.Empty(t, c.ends())
+		require.EqualValues(t, 1, s.rejected(rejectSize))
 
 		c = s.dial()
 		go c.send(metadataFrame(1, "login"), produceFrame(2, 1, 1<<20))

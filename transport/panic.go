@@ -8,14 +8,16 @@ import (
 	"strings"
 )
 
-// modulePath is the import path above this package, and ownPath this package's.
+// modulePath is the import path above this package, and ownPath this package's. The package at recordPath has no state: what it does with a
+// client's bytes concerns that client only (I23).
 var (
 	ownPath    = reflect.TypeFor[Server]().PkgPath()
 	modulePath = strings.TrimSuffix(ownPath, "transport")
+	recordPath = modulePath + "log/record"
 )
 
 // guard runs fn. If it panics, the connection is closed and the panic logged, and guard returns false: but only when the panic stayed in
-// package transport and those below it in the tree, or outside of the module. A panic that passed through another package of
+// package transport and those below it in the tree, in log/record, or outside of the module. A panic that passed through another package of
 // ours (log, replication, metadata …) may have left half a change in state that others share; such a one goes on and ends the
 // process (N9).
 func (c *Conn) guard(what string, fn func()) (ok bool) {
@@ -49,12 +51,17 @@ func panicOrigin() string {
 			panicking = true
 		case strings.HasPrefix(f.Function, ownPath+".(*Conn).guard") && panicking && !strings.Contains(f.Function, ".func"):
 			return ""
-		case panicking && strings.HasPrefix(f.Function, modulePath) && !strings.HasPrefix(f.Function, ownPath+".") &&
-			!strings.HasPrefix(f.Function, ownPath+"/"):
+		case panicking && within(f.Function, strings.TrimSuffix(modulePath, "/")) && !within(f.Function, ownPath) && !within(f.Function, recordPath):
 			return f.Function
 		}
 		if !more {
 			return ""
 		}
 	}
+}
+
+// within reports whether a function belongs to the package at path, or to one below it in the tree.
+func within(function, path string) bool {
+	rest, ok := strings.CutPrefix(function, path)
+	return ok && (rest[0] == '.' || rest[0] == '/')
 }

@@ -44,6 +44,7 @@ func TestPanicIsolation(t *testing.T) {
 			require.NotZero(t, s.logs.count("panic_test.go"), "the stack")
 			go other.send(metadataFrame(8, "x"))
 			other.expect("8 ok")
+			synctest.Wait()
 			require.Len(t, s.conns(), 1)
 		})
 	}
@@ -59,4 +60,17 @@ func TestPanicIsolation(t *testing.T) {
 	f("encoder broken", func(r *Request) {
 		r.ReplyFunc(func() Response { return Message(badResponse{respond("")}) })
 	})
+}
+
+// TestWithin: names of functions, as the runtime gives them.
+func TestWithin(t *testing.T) {
+	f := func(function, path string, want bool) {
+		t.Helper()
+		require.Equal(t, want, within(function, path))
+	}
+	f("example.com/m/log.(*Log).Append", "example.com/m/log", true)
+	f("example.com/m/log/record.Next", "example.com/m/log", true)
+	f("example.com/m/logs.Next", "example.com/m/log", false)
+	f("example.com/m/lo.Next", "example.com/m/log", false)
+	require.Equal(t, "github.com/millrace/millrace/log/record", recordPath)
 }

@@ -250,9 +250,6 @@ func (c *Conn) flushLocked() {
 			c.mu.spare = items[:0]
 		}
 		c.mu.finished = c.mu.finished || finished
-		if c.mu.readerWaits {
-			c.room.Signal()
-		}
 	}
 	c.mu.flushing = false
 	c.touch(time.Now())

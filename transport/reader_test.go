@@ -34,17 +34,20 @@ func (c choppyReader) Read(p []byte) (int, error) {
 	return c.r.Read(p[:min(len(p), 1+c.rnd.IntN(c.n))])
 }
 
-// FuzzFrameReader: from any bytes, in any pieces, the reader cuts the same frames as a naive one, holds no more of the budget than the bytes
-// that arrived are worth, and gives all of it back.
+// FuzzFrameReader: from any bytes and a run of zeros behind them (so that small inputs make large frames), in any pieces, the reader cuts the same
+// frames as a naive one, holds no more of the budget than a frame's size class, and gives all of it back.
 func FuzzFrameReader(f *testing.F) {
-	f.Add(append(metadataFrame(1, "a"), produceFrame(2, -1, 6000)...), uint16(7), true)
-	f.Add(produceFrame(1, -1, 300<<10), uint16(9000), false)
-	f.Add([]byte("\x16\x03\x01\x02\x00\x01"), uint16(1), false)
-	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), uint16(1), false)
-	f.Add(prefix(99<<20), uint16(100), true)
-	f.Add(prefix(0xffffffff), uint16(100), true)
-	f.Add([]byte{0, 0, 0, 8, 0, 1, 0, 2, 0, 0, 0, 3, 0, 0, 0, 7}, uint16(3), true)
-	f.Fuzz(func(t *testing.T, stream []byte, chop uint16, contended bool) {
+	f.Add(append(metadataFrame(1, "a"), produceFrame(2, -1, 5000)...), uint32(0), uint16(7), true)
+	f.Add(prefix(300<<10), uint32(300<<10-8), uint16(9000), false)
+	f.Add(prefix(1<<20), uint32(1<<20), uint16(9000), true)
+	f.Add([]byte("\x16\x03\x01\x02\x00\x01"), uint32(0), uint16(1), false)
+	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), uint32(0), uint16(1), false)
+	f.Add(prefix(99<<20), uint32(9000), uint16(100), true)
+	f.Add(prefix(0xffffffff), uint32(0), uint16(100), true)
+	f.Add([]byte{0, 0, 0, 8, 0, 1, 0, 2, 0, 0, 0, 3, 0, 0, 0, 7}, uint32(0), uint16(3), true)
+	f.Fuzz(func(t *testing.T, stream []byte, zeros uint32, chop uint16, contended bool) {
+		stream = append(stream[:len(stream):len(stream)], make([]byte, zeros%(1<<20+1))...)
+		chop += uint16(len(stream) >> 8)
 		const limit = 1 << 20
 		b := newBudget(2 << 20)
 		var other charge

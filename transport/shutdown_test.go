@@ -43,6 +43,7 @@ func TestShutdown(t *testing.T) {
 			t.Error("handlers are not told")
 		}
 		require.NoError(t, h.get("a").Context().Err())
+		require.Zero(t, time.Since(s.started))
 		h.get("b").Reply(Message(respond("b")))
 		h.get("a").Reply(Message(respond("a")))
 		busy.expect("1 a", "2 b")
