@@ -31,7 +31,7 @@ func TestKillNine(t *testing.T) {
 func killNine(t *testing.T, wal string) {
 	const (
 		partitions = 4
-		kills      = 4
+		kills      = 6
 		perLife    = 1500 // acknowledgements that the killer waits for
 	)
 	b := startBroker(t, "millrace.wal="+wal, "log.segment.bytes=1048576")
