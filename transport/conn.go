@@ -44,10 +44,16 @@ type Conn struct {
 	raw      net.Conn // the accepted connection
 	net      net.Conn // raw, or TLS over it
 	gathers  bool     // net writes a list of buffers by one call
-	ip       netip.Addr
-	accepted time.Time
-	ctx      context.Context
-	cancel   context.CancelCauseFunc
+	// looksAhead says that the reader writes the answers held back before a read that waits (aheadReader), so that they may be
+	// held back at all while the next request is on its way.
+	looksAhead bool
+	// lastLarge says that the last request did not fit the read buffer, which therefore can't tell whether another one follows. Of
+	// the reader.
+	lastLarge bool
+	ip        netip.Addr
+	accepted  time.Time
+	ctx       context.Context
+	cancel    context.CancelCauseFunc
 
 	authenticated atomic.Bool
 	lastActive    atomic.Int64 // when a request or an answer last went through, in ns since Server.started
@@ -74,6 +80,7 @@ type Conn struct {
 		out      []item
 		spare    []item // out's other array
 		outBytes int    // encoded and not yet written, what the flusher took included
+		held     int    // requests handled since out was written, the bound of what answers wait for
 		flushing bool
 
 		stopReading bool      // no further request is handled
@@ -220,11 +227,16 @@ func (c *Conn) touch(now time.Time) { c.lastActive.Store(int64(now.Sub(c.server.
 
 // serve is the reader goroutine.
 func (c *Conn) serve() {
-	c.frames.br = bufio.NewReaderSize(countReader{c.net, &c.listener.metrics.bytesIn}, readBufferBytes)
+	var in io.Reader = countReader{c.net, &c.listener.metrics.bytesIn}
+	if r := newAheadReader(c, &c.listener.metrics.bytesIn); r != nil {
+		in, c.looksAhead = r, true
+	}
+	c.frames.br = bufio.NewReaderSize(in, readBufferBytes)
 	err := c.handshake()
 	for err == nil {
 		err = c.serveOne()
 	}
+	c.flush() // what was asked for before the end, or before the request that can't be served, is answered
 	if errors.Is(err, errStopReading) {
 		err = c.linger()
 	}
@@ -275,10 +287,14 @@ func (c *Conn) serveOne() error {
 	if err != nil {
 		return c.readFailed(err)
 	}
+	if pre.size > maxHeldFrameBytes && c.looksAhead {
+		c.flush() // the answers held back don't wait for a request that takes its time
+	}
 	flexible, err := c.admit(pre)
 	if err != nil {
 		return err
 	}
+	c.lastLarge = pre.size > readBufferBytes-prefixBytes
 	f, err := c.frames.read(c.ctx, pre.size)
 	if err != nil {
 		return c.readFailed(err)

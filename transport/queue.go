@@ -200,6 +200,7 @@ func (c *Conn) pushLocked(r *Request) {
 func (c *Conn) handled(r *Request) {
 	c.mu.Lock()
 	r.slot.handling = false
+	c.mu.held++
 	if c.dueLocked() {
 		c.flushLocked()
 	}
@@ -215,7 +216,24 @@ func (c *Conn) dueLocked() bool {
 	case n > 1 || c.mu.out[0].buf == nil || len(c.mu.out[0].buf.b) >= coalesceBytes:
 		return true
 	}
+	if c.looksAhead && c.lastLarge && c.mu.held < maxHeldRequests {
+		return false
+	}
 	return !c.frames.buffered()
+}
+
+// Answers that are held back until the reader would wait (aheadReader) are so for no more than maxHeldRequests further requests outside
+// the read buffer, and for none larger than maxHeldFrameBytes: about the time that a write and the wake-up of its reader take.
+const (
+	maxHeldRequests   = 8
+	maxHeldFrameBytes = 64 << 10
+)
+
+// holds reports whether there are answers that nobody writes.
+func (c *Conn) holds() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.mu.out) > 0 && !c.mu.flushing
 }
 
 // flush writes what is in out, if nobody does.
@@ -230,6 +248,7 @@ func (c *Conn) flush() {
 // flushLocked writes until out is empty. It unlocks mu while writing. No other goroutine may be flushing.
 func (c *Conn) flushLocked() {
 	c.mu.flushing = true
+	c.mu.held = 0
 	for len(c.mu.out) > 0 && !c.mu.dead {
 		items, written := c.mu.out, 0
 		c.mu.out, c.mu.spare = c.mu.spare[:0], nil
