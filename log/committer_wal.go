@@ -25,9 +25,9 @@ type walCommitter struct {
 	work, chores, ended vfs.Cond
 	// ready are the logs with kept records, in the order in which their first came.
 	ready []*Log
-	// chore says that the keeper should look; stopping that both end when they are done.
-	chore, stopping bool
-	running         int
+	// chore says that the keeper should look, tidying that it does; stopping that both tasks end when they are done.
+	chore, tidying, stopping bool
+	running                  int
 	// buffers are copies' buffers for reuse.
 	buffers [][]byte
 
@@ -393,7 +393,7 @@ func (c *walCommitter) keep() {
 		if c.stopping {
 			return
 		}
-		c.chore = false
+		c.chore, c.tidying = false, true
 		c.lock.Unlock()
 		err := c.tidy()
 		switch {
@@ -404,6 +404,8 @@ func (c *walCommitter) keep() {
 			_ = c.d.fail(err)
 		}
 		c.lock.Lock()
+		c.tidying = false
+		c.ended.Broadcast()
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+	"sync"
 	"syscall"
 )
 
@@ -161,23 +162,43 @@ func (f *osFile) Fd() (uintptr, bool) { return f.File.Fd(), true }
 
 func (f *osFile) Close() error { return classify(f.File.Close()) }
 
-// control runs a system call on the descriptor until it is not interrupted.
-func (f *osFile) control(op string, call func(fd int) error) error {
-	var err error
-	cerr := f.raw.Control(func(fd uintptr) {
+// osCall is a system call on the way through RawConn.Control. It is pooled: a closure per call would be garbage on the
+// path of every append and every commit.
+type osCall struct {
+	call func(fd int, c *osCall) error
+	bufs [][]byte
+	off  int64
+	n    int
+	err  error
+	run  func(fd uintptr)
+}
+
+var osCalls = sync.Pool{New: func() any {
+	c := new(osCall)
+	c.run = func(fd uintptr) {
 		for {
-			if err = call(int(fd)); err != syscall.EINTR {
+			if c.err = c.call(int(fd), c); c.err != syscall.EINTR {
 				return
 			}
 		}
-	})
-	if cerr != nil {
-		err = os.ErrClosed // the one reason for which a RawConn of a file refuses
 	}
+	return c
+}}
+
+// control runs a system call on the descriptor until it is not interrupted, and returns the count it left in n.
+func (f *osFile) control(op string, bufs [][]byte, off int64, call func(fd int, c *osCall) error) (n int, err error) {
+	c := osCalls.Get().(*osCall)
+	c.call, c.bufs, c.off, c.n, c.err = call, bufs, off, 0, nil
+	if cerr := f.raw.Control(c.run); cerr != nil {
+		c.err = os.ErrClosed // the one reason for which a RawConn of a file refuses
+	}
+	n, err = c.n, c.err
+	c.bufs = nil
+	osCalls.Put(c)
 	if err != nil {
-		return classify(&os.PathError{Op: op, Path: f.File.Name(), Err: err})
+		return n, classify(&os.PathError{Op: op, Path: f.File.Name(), Err: err})
 	}
-	return nil
+	return n, nil
 }
 
 // classify adds the package's own sentinels to errors of the operating system.

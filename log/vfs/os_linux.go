@@ -10,10 +10,23 @@ import (
 // maxIovecs is IOV_MAX of Linux, the most buffers one pwritev takes.
 const maxIovecs = 1024
 
-func (f *osFile) Sync() error { return f.control("fdatasync", unix.Fdatasync) }
+func (f *osFile) Sync() error {
+	_, err := f.control("fdatasync", nil, 0, callFdatasync)
+	return err
+}
 
 func (f *osFile) DropCache() error {
-	return f.control("fadvise", func(fd int) error { return unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) })
+	_, err := f.control("fadvise", nil, 0, callDontNeed)
+	return err
+}
+
+func callFdatasync(fd int, _ *osCall) error { return unix.Fdatasync(fd) }
+
+func callDontNeed(fd int, _ *osCall) error { return unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) }
+
+func callPwritev(fd int, c *osCall) (err error) {
+	c.n, err = unix.Pwritev(fd, c.bufs, c.off)
+	return err
 }
 
 func (f *osFile) WritevAt(bufs [][]byte, off int64) (int, error) {
@@ -42,11 +55,7 @@ func (f *osFile) pwritev(bufs [][]byte, off int64) (int, error) {
 	if want == 0 {
 		return 0, nil
 	}
-	var n int
-	err := f.control("pwritev", func(fd int) (err error) {
-		n, err = unix.Pwritev(fd, bufs, off)
-		return err
-	})
+	n, err := f.control("pwritev", bufs, off, callPwritev)
 	if err != nil {
 		return 0, err
 	}
