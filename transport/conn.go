@@ -56,6 +56,7 @@ type Conn struct {
 	cancel    context.CancelCauseFunc
 
 	authenticated atomic.Bool
+	muted         atomic.Bool  // mu.muteUntil is set
 	lastActive    atomic.Int64 // when a request or an answer last went through, in ns since Server.started
 
 	// Of the reader goroutine.
@@ -237,8 +238,16 @@ func (c *Conn) serve() {
 		err = c.serveOne()
 	}
 	c.flush() // what was asked for before the end, or before the request that can't be served, is answered
-	if errors.Is(err, errStopReading) {
-		err = c.linger()
+	switch {
+	case errors.Is(err, errStopReading):
+		err = ErrServerClosed
+		if reason := c.closedFor(); reason != "" {
+			c.reject(rejectHandler, "connection closed for what the client asked", "reason", reason)
+			err = fmt.Errorf("transport: connection closed: %s", reason)
+		}
+		c.linger()
+	case err == ErrIdle && c.served:
+		c.linger()
 	}
 	c.kill(err)
 }
@@ -286,6 +295,11 @@ func (c *Conn) serveOne() error {
 	pre, err := c.frames.next()
 	if err != nil {
 		return c.readFailed(err)
+	}
+	if c.muted.Load() { // since the wait for this request began
+		if err := c.waitRoom(); err != nil {
+			return err
+		}
 	}
 	if pre.size > maxHeldFrameBytes && c.looksAhead {
 		c.flush() // the answers held back don't wait for a request that takes its time
@@ -453,25 +467,23 @@ func (c *Conn) reject(r rejection, message string, attrs ...any) {
 	}
 }
 
-// linger closes the server's end and reads until the client has closed its own, or for a second.
-func (c *Conn) linger() error {
+// closedFor is the reason of a handler that closed the connection, or "".
+func (c *Conn) closedFor() string {
 	c.mu.Lock()
-	reason := c.mu.closeReason
-	c.mu.Unlock()
-	cause := ErrServerClosed
-	if reason != "" {
-		cause = fmt.Errorf("transport: connection closed: %s", reason)
-	}
-	if w, ok := c.net.(interface{ CloseWrite() error }); !ok || w.CloseWrite() != nil {
-		return cause
-	}
-	if t, ok := c.raw.(*net.TCPConn); ok && c.net != c.raw {
-		if t.CloseWrite() != nil {
-			return cause
+	defer c.mu.Unlock()
+	return c.mu.closeReason
+}
+
+// linger closes the server's end, TLS's with its own goodbye, and reads until the client has closed its end, or for a second.
+func (c *Conn) linger() {
+	for _, end := range [...]net.Conn{c.net, c.raw} {
+		w, ok := end.(interface{ CloseWrite() error })
+		if !ok || w.CloseWrite() != nil && end == c.raw {
+			return
 		}
 	}
 	if c.raw.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
-		return cause
+		return
 	}
 	var sink [512]byte
 	for n := 0; n < 16<<20; {
@@ -481,7 +493,6 @@ func (c *Conn) linger() error {
 		}
 		n += m
 	}
-	return cause
 }
 
 // kill ends the connection at once: whatever wasn't sent is dropped.

@@ -149,6 +149,11 @@ func (s *Server) welcome(l *Listener, raw net.Conn) {
 		evicted.reject(rejectEvicted, "no request yet, and the limit of connections is reached: connection closed for a new one")
 		evicted.kill(ErrIdle)
 	}
+	if refused == rejectShutdown {
+		c.cancel(ErrServerClosed)
+		_ = raw.Close()
+		return
+	}
 	if refused != "" {
 		c.reject(refused, "too many connections: connection closed", "limit_of", string(refused))
 		c.cancel(ErrRejected)

@@ -13,7 +13,6 @@ const (
 	rejectTotal          rejection = "max_connections"
 	rejectListener       rejection = "max_connections_of_listener"
 	rejectEvicted        rejection = "evicted"
-	rejectShutdown       rejection = "shutdown"
 	rejectAccept         rejection = "accept_failed"
 	rejectFirstRequest   rejection = "no_request"
 	rejectFrameTimeout   rejection = "request_timeout"
@@ -25,10 +24,12 @@ const (
 	rejectTLSHandshake   rejection = "tls_handshake"
 	rejectHTTP           rejection = "http"
 	rejectSlowReader     rejection = "slow_reader"
+	rejectHandler        rejection = "handler"
+	rejectShutdown       rejection = "shutdown" // not counted
 )
 
-var rejections = [...]rejection{rejectPerIP, rejectTotal, rejectListener, rejectEvicted, rejectShutdown, rejectAccept, rejectFirstRequest, rejectFrameTimeout,
-	rejectSize, rejectHeader, rejectVersion, rejectTLSOnPlaintext, rejectPlaintextOnTLS, rejectTLSHandshake, rejectHTTP, rejectSlowReader}
+var rejections = [...]rejection{rejectPerIP, rejectTotal, rejectListener, rejectEvicted, rejectAccept, rejectFirstRequest, rejectFrameTimeout,
+	rejectSize, rejectHeader, rejectVersion, rejectTLSOnPlaintext, rejectPlaintextOnTLS, rejectTLSHandshake, rejectHTTP, rejectSlowReader, rejectHandler}
 
 // noise keeps whoever connects from filling the disk with log lines: of each kind there are a few in a row, then one a second, which says
 // how many there were in between.

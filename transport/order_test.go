@@ -306,6 +306,38 @@ func TestThrottle(t *testing.T) {
 	})
 }
 
+// TestThrottleWhileReading: muting takes effect for the request the reader is waiting for already.
+func TestThrottleWhileReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &parking{}
+		s := startServer(t, h, nil)
+		c := s.dial()
+		go c.send(metadataFrame(1, "a"))
+		synctest.Wait()
+		began := time.Now()
+		h.get("a").ReplyThrottled(Message(respond("a")), 3*time.Second)
+		c.expect("1 a")
+		go c.send(metadataFrame(2, "!b"))
+		c.expect("2 !b")
+		require.Equal(t, 3*time.Second, time.Since(began))
+	})
+}
+
+// TestEmptyResponse: a handler that answers with nothing by mistake doesn't make the client take the next answer for this one.
+func TestEmptyResponse(t *testing.T) {
+	f := func(reply func(*Request)) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			s := startServer(t, handlerFunc(reply), nil)
+			c := s.dial()
+			go func() { _, _ = c.Write(append(metadataFrame(1, "a"), metadataFrame(2, "b")...)) }()
+			require.Empty(t, c.ends())
+		})
+	}
+	f(func(r *Request) { r.Reply(Message(nil)) })
+	f(func(r *Request) { r.ReplyFunc(func() Response { return Response{} }) })
+}
+
 // TestGo: a handler may block on a goroutine of the server while later requests are handled.
 func TestGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -83,7 +83,12 @@ func (c *Conn) claimLocked(r *Request) bool {
 
 // answer settles r with a response.
 func (c *Conn) answer(r *Request, resp Response, closeReason string) {
-	if resp.message == nil {
+	switch {
+	case resp.message == nil && resp.spliced == nil: // the client would wait for ever, or take the next answer for this one
+		c.server.logger.Error("a request was answered with an empty Response: connection closed", "key", r.Key, "version", r.Version, "conn", c.id)
+		c.settle(r, slot{closeReason: "no answer"})
+		return
+	case resp.message == nil:
 		c.settle(r, slot{spliced: resp.spliced, closeReason: closeReason})
 		return
 	}
@@ -257,10 +262,17 @@ func (c *Conn) flushLocked() {
 				written += len(items[i].buf.b)
 			}
 		}
+		finished := c.mu.finished
 		c.mu.Unlock()
-		finished, err := c.writeItems(items)
-		if err != nil {
-			c.kill(c.writeFailed(err))
+		if finished { // answers behind the one that closed the connection
+			for i := range items {
+				items[i].drop()
+			}
+		} else {
+			var err error
+			if finished, err = c.writeItems(items); err != nil {
+				c.kill(c.writeFailed(err))
+			}
 		}
 		clear(items)
 		c.mu.Lock()
@@ -268,7 +280,7 @@ func (c *Conn) flushLocked() {
 		if cap(items) <= 64 {
 			c.mu.spare = items[:0]
 		}
-		c.mu.finished = c.mu.finished || finished
+		c.mu.finished = finished
 	}
 	c.mu.flushing = false
 	c.touch(time.Now())
@@ -301,6 +313,7 @@ func (c *Conn) waitRoom() error {
 		if !c.mu.muteUntil.IsZero() {
 			if muted = time.Until(c.mu.muteUntil); muted <= 0 {
 				c.mu.muteUntil = time.Time{}
+				c.muted.Store(false)
 			}
 		}
 		switch {
@@ -340,5 +353,6 @@ func (c *Conn) mute(d time.Duration) {
 	defer c.mu.Unlock()
 	if t := time.Now().Add(d); t.After(c.mu.muteUntil) {
 		c.mu.muteUntil = t
+		c.muted.Store(true)
 	}
 }

@@ -101,6 +101,35 @@ func TestSplicedBytes(t *testing.T) {
 	})
 }
 
+// TestWritesPerMiB guards the unit of system calls: a spliced MiB and its header are five writes of at most 256 KiB, its neighbour included.
+func TestWritesPerMiB(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var writes atomic.Int64
+		l := newMemListener()
+		l.wrap = func(c net.Conn) net.Conn { return countingConn{c, &writes} }
+		body := make([]byte, 1<<10)
+		s := startServer(t, handlerFunc(func(r *Request) {
+			if r.CorrelationID == 1 {
+				r.Reply(Message(respond("before")))
+				return
+			}
+			sp := &Spliced{Pieces: make([]Piece, 1<<10)}
+			for i := range sp.Pieces {
+				sp.Pieces[i].Body = memorySource{b: body}
+			}
+			r.Reply(Splice(sp))
+		}), func(cfg *Config) {
+			cfg.Listeners = []ListenerConfig{{Name: "MEM", Protocol: Plaintext, Listener: l}}
+		})
+		c := s.dial()
+		go c.send(metadataFrame(1, "x"), metadataFrame(2, "x"))
+		c.expect("1 before")
+		_, b := c.receive()
+		require.Len(t, b, 1<<20)
+		require.EqualValues(t, 5, writes.Load())
+	})
+}
+
 // TestResponseHeaders: the tag byte is there iff the response is flexible and not ApiVersions' (protocol.md 1).
 func TestResponseHeaders(t *testing.T) {
 	f := func(m kmsg.Response, want ...byte) {
@@ -201,7 +230,7 @@ func TestSourcesAreReleased(t *testing.T) {
 	f("behind a close", 1, func(t *testing.T, s *testServer, c *testClient, h *parking, source memorySource) {
 		h.get("a").CloseConn("")
 		h.get("b").Reply(splice(source))
-		c.ends()
+		require.Empty(t, c.ends())
 	})
 	f("by a function", 1, func(t *testing.T, s *testServer, c *testClient, h *parking, source memorySource) {
 		h.get("a").ReplyFunc(func() Response { return splice(source) })

@@ -245,6 +245,24 @@ func TestTLSStrangers(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestTLSGoodbye: an idle connection and one that is shut down end with TLS's close_notify, so that clients can tell it from an attack.
+func TestTLSGoodbye(t *testing.T) {
+	certs := newTestCerts(t)
+	s := startServer(t, handlerFunc(answering), func(cfg *Config) {
+		cfg.Listeners = []ListenerConfig{{Name: "SSL", Protocol: SSL, Bind: "127.0.0.1:0", TLS: certs.config()}}
+		cfg.IdleTimeout = 50 * time.Millisecond
+	})
+	c, err := tls.Dial("tcp", s.listeners[0].Addr().String(), &tls.Config{RootCAs: certs.pool})
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.Write(metadataFrame(1, "x"))
+	require.NoError(t, err)
+	_, err = readResponse(c)
+	require.NoError(t, err)
+	_, err = c.Read(make([]byte, 1))
+	require.Equal(t, io.EOF, err)
+}
+
 // TestTLSConfig: impossible settings and unusable files are errors of New that name them.
 func TestTLSConfig(t *testing.T) {
 	certs := newTestCerts(t)

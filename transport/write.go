@@ -34,6 +34,9 @@ func (c *Conn) writeItems(items []item) (finished bool, err error) {
 			if !c.guard("ReplyFunc", func() { c.resolve(r, fn()) }) {
 				return false, errors.New("panic in ReplyFunc")
 			}
+			if r.slot.buf == nil && r.slot.spliced == nil {
+				return false, errors.New("empty Response of a ReplyFunc")
+			}
 			if b := r.slot.buf; b != nil {
 				c.gather = append(c.gather, b.b)
 			}
