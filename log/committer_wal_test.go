@@ -199,6 +199,7 @@ func TestRedo(t *testing.T) {
 	for _, next := range []bool{true, false} {
 		m, _, cfg, d := walDir(t)
 		l := createLog(t, d, DefaultSettings())
+		waitKeeper(d) // else a round may find no free file and go direct
 		for i := range 20 {
 			appendOne(t, l, 1, plainBatch(1, 100*i))
 			waitDurable(t, l, int64(i+1))
@@ -229,6 +230,7 @@ func TestRedo(t *testing.T) {
 func TestRedoDiskFull(t *testing.T) {
 	m, _, cfg, d := walDir(t)
 	l := createLog(t, d, DefaultSettings())
+	waitKeeper(d)
 	for i := range 8 {
 		appendOne(t, l, 1, plainBatch(1, 5000))
 		waitDurable(t, l, int64(i+1))
