@@ -57,6 +57,10 @@ type Log struct {
 		notified  int64
 	}
 
+	// cuts counts the beginnings and ends of truncations: odd while files are being cut. A reader, which holds no lock
+	// over its file operations, tells by it whether what it met was there to stay.
+	cuts atomic.Uint64
+
 	// offline is set when a reader finds bytes that should not be there (L9).
 	corrupt atomic.Pointer[error]
 

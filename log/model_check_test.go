@@ -110,7 +110,7 @@ func (w *world) check() {
 				slot.topic, inc.first, inc.start, inc.trimming, inc.cutting, inc.acked, inc.end(), len(inc.maybe), err)
 			return
 		}
-		inc.maybe, inc.cutting, inc.trimming = nil, -1, -1
+		inc.maybe, inc.cutting, inc.trimming, inc.restarting, inc.unacked = nil, -1, -1, -1, false
 		inc.acked, inc.start = l.EndOffset(), l.StartOffset()
 		l.Configure(w.chaos.settings)
 		l.Notify(func(durableEnd int64) { w.told(inc, durableEnd) })
@@ -128,6 +128,9 @@ func (w *world) checkLog(inc *incarnation) error {
 	start, end := l.StartOffset(), l.EndOffset()
 	if got := l.DurableEnd(); got != end {
 		return fmt.Errorf("recovered to %d, durable end is %d", end, got)
+	}
+	if inc.restarting >= 0 && start == end && end == inc.restarting {
+		inc.restarted()
 	}
 	if inc.cutting >= 0 && end <= inc.cutting {
 		// The truncation may have been carried out; then the end is exactly its target, if that was there.
@@ -272,7 +275,7 @@ func (w *world) checkRest() {
 			w.failf("%s at rest: the end is %d, should be %d", slot.topic, l.EndOffset(), inc.end())
 			return
 		}
-		if l.DurableEnd() != l.EndOffset() && l.Settings().FlushAck {
+		if l.DurableEnd() != l.EndOffset() {
 			w.failf("%s at rest: the end is %d, durable only %d", slot.topic, l.EndOffset(), l.DurableEnd())
 			return
 		}

@@ -45,6 +45,9 @@ type modelChaos struct {
 	lives, interruptions             int
 	truncate, large                  int // chances of 256
 	trim, flush, tick, remove, write int // pauses in steps, -1: never
+	replicate                        int // chance of 256
+	read                             int // pause
+	toggle                           bool
 	failingSync, fullDisk            bool
 	settings                         Settings
 	direct                           int64
@@ -77,11 +80,14 @@ type incarnation struct {
 	acked int64
 	// start is the largest start offset that was confirmed; trimming is the target of a trim that was not, or -1.
 	start, trimming int64
-	// cutting is the target of a truncation that was not confirmed, or -1.
-	cutting int64
+	// cutting is the target of a truncation that was not confirmed, or -1; restarting that of a StartAt.
+	cutting, restarting int64
+	// unacked says that flush.ack was off at times: what was appended then becomes durable by a flush only.
+	unacked bool
 	// trimmed says that something was trimmed: the producers are no function of the rest any more.
 	trimmed bool
 	epoch   int32
+	cuts    int
 }
 
 type incarnationState int
@@ -142,6 +148,7 @@ func newWorld(seed uint64, mut mutant) *world {
 	w.chaos = modelChaos{
 		lives: 2 + w.rng.IntN(3), interruptions: w.rng.IntN(4),
 		truncate: chance(60), large: chance(60), trim: pause(400), flush: pause(400), tick: pause(200), remove: pause(1000), write: w.rng.IntN(20),
+		replicate: chance(256), read: pause(200), toggle: w.rng.IntN(4) == 0,
 		failingSync: w.rng.IntN(3) == 0, fullDisk: w.rng.IntN(3) == 0,
 		settings: s, direct: 200 + w.rng.Int64N(400), walBytes: 64 * (9 + w.rng.Int64N(16)), openFiles: 1 + w.rng.IntN(6),
 	}
@@ -341,6 +348,7 @@ func (w *world) live() {
 	for i, slot := range w.slots {
 		w.task(fmt.Sprint("writer", i), w.chaos.write, func() { w.write(slot) })
 		w.task(fmt.Sprint("trimmer", i), w.chaos.trim, func() { w.trim(slot) })
+		w.task(fmt.Sprint("reader", i), w.chaos.read, func() { w.read(slot) })
 		w.task(fmt.Sprint("deleter", i), w.chaos.remove, func() { w.remove(slot) })
 	}
 	w.task("flusher", w.chaos.flush, w.flush)
@@ -430,6 +438,18 @@ func (w *world) quiet() {
 		return
 	}
 	w.stats.quiet++
+	for _, slot := range w.slots {
+		if inc := slot.inc; inc != nil && inc.state == incAlive && (inc.unacked || !inc.log.Settings().FlushAck) {
+			w.sim.Go("flusher", func() {
+				if err := inc.log.Flush(); err != nil {
+					w.failf("flush: %v", err)
+				}
+			})
+			if !w.settle() {
+				return
+			}
+		}
+	}
 	w.checkRest()
 }
 
@@ -476,10 +496,16 @@ func (w *world) write(slot *modelSlot) {
 		return
 	}
 	switch {
-	case inc.cutting >= 0:
-		// A truncation failed half-way: the process is about to end.
+	case inc.cutting >= 0 || inc.restarting >= 0:
+		// It failed half-way: the process is about to end.
 	case w.rng.IntN(256) < w.chaos.truncate:
-		w.truncate(inc)
+		if w.rng.IntN(8) == 0 {
+			w.restart(inc)
+		} else {
+			w.truncate(inc)
+		}
+	case w.rng.IntN(256) < w.chaos.replicate:
+		w.replicate(inc)
 	default:
 		w.append(inc)
 	}
@@ -605,6 +631,132 @@ func (w *world) append(inc *incarnation) {
 	}
 }
 
+// replicate appends as a follower: batches with offsets and epochs of their leader.
+func (w *world) replicate(inc *incarnation) {
+	if w.rng.IntN(10) == 0 {
+		inc.epoch++
+	}
+	sets := make([]Set, 1+w.rng.IntN(3))
+	var buffers []*modelBuffer
+	end := inc.end()
+	at := end
+	var batches []modelBatch
+	for i := range sets {
+		b := record.Batch(w.makeBatch(-1, w.rng.IntN(256) < w.chaos.large))
+		b.SetBaseOffset(at)
+		b.SetLeaderEpoch(inc.epoch)
+		batches = append(batches, modelBatch{base: at, next: b.NextOffset(), epoch: inc.epoch, bytes: append([]byte(nil), b...), sequence: -1})
+		at = b.NextOffset()
+		sets[i].Records = b
+		buffer := &modelBuffer{w: w, bytes: b, uses: 1}
+		buffers = append(buffers, buffer)
+		if w.rng.IntN(2) == 0 {
+			sets[i].Owner = buffer
+		}
+	}
+	for _, b := range batches {
+		b.next -= b.base
+		inc.maybe = append(inc.maybe, b)
+	}
+	err := inc.log.Replicate(sets)
+	switch {
+	case err == nil:
+		inc.batches = append(inc.batches, batches...)
+		w.stats.replicated++
+	case errors.Is(err, ErrNoSpace) || errors.Is(err, ErrClosed):
+		// Those before the refused one are in.
+		got := inc.log.EndOffset()
+		for _, b := range batches {
+			if b.next <= got {
+				inc.batches = append(inc.batches, b)
+			}
+		}
+		w.stats.refused++
+	case errors.Is(err, ErrPoisoned):
+		for _, b := range buffers {
+			b.Release()
+		}
+		return
+	default:
+		w.failf("replicate: %v", err)
+	}
+	inc.maybe = nil
+	for _, b := range buffers {
+		b.Release()
+	}
+}
+
+// restart empties a log, which goes on at a later offset.
+func (w *world) restart(inc *incarnation) {
+	if inc.trimming >= 0 {
+		return
+	}
+	to := inc.start + w.rng.Int64N(inc.end()-inc.start+20)
+	inc.restarting = to
+	err := inc.log.StartAt(to)
+	switch {
+	case err == nil:
+		inc.restarted()
+		w.stats.restarts++
+	case errors.Is(err, ErrPoisoned):
+	case errors.Is(err, ErrClosed):
+		inc.restarting = -1
+	default:
+		w.failf("start at %d: %v", to, err)
+	}
+}
+
+// restarted takes note that the log is empty and begins at the target of StartAt.
+func (i *incarnation) restarted() {
+	to := i.restarting
+	i.batches, i.maybe = nil, nil
+	i.first, i.start, i.acked, i.restarting = to, to, to, -1
+	i.trimmed, i.epoch = false, i.epoch+1
+}
+
+// read reads some of a log while everything else goes on.
+func (w *world) read(slot *modelSlot) {
+	inc := slot.inc
+	if inc == nil || inc.state != incAlive {
+		return
+	}
+	start, end := inc.log.StartOffset(), inc.log.EndOffset()
+	from := start + w.rng.Int64N(end-start+1)
+	limit := from + w.rng.Int64N(end-from+1)
+	s, err := inc.log.Read(from, limit, 1+w.rng.IntN(600), w.rng.IntN(2) == 0)
+	if err != nil {
+		if !errors.Is(err, ErrOffsetOutOfRange) && !errors.Is(err, ErrClosed) && !errors.Is(err, ErrPoisoned) {
+			w.failf("read %d to %d: %v", from, limit, err)
+		}
+		return
+	}
+	if s.Len() == 0 {
+		return
+	}
+	b := make([]byte, s.Len())
+	_, err = s.ReadAt(b, 0)
+	cut := inc.cuts
+	s.Release()
+	if err != nil {
+		if cut == 0 && inc.cutting < 0 && inc.restarting < 0 {
+			w.failf("read %d to %d: %v", from, limit, err)
+		}
+		return
+	}
+	w.stats.reads++
+	if cut > 0 || inc.cutting >= 0 {
+		return // the bytes may have been cut and written anew under the reader
+	}
+	for at := s.BaseOffset(); len(b) > 0; {
+		batch, rest, err := record.Next(b)
+		if err != nil || !batch.CheckCRC() || batch.BaseOffset() != at || batch.NextOffset() > limit {
+			w.failf("read %d to %d: bad batch at %d: %v", from, limit, at, err)
+			return
+		}
+		at, b = batch.NextOffset(), rest
+	}
+}
+
 func countBatches(b []byte) int {
 	n := 0
 	for len(b) > 0 {
@@ -621,6 +773,9 @@ func countBatches(b []byte) int {
 // told is the notification of a log.
 func (w *world) told(inc *incarnation, durableEnd int64) {
 	w.stats.acked++
+	if inc.restarting >= 0 {
+		return
+	}
 	if inc.cutting >= 0 {
 		// What is being cut away may be acknowledged once more.
 		durableEnd = min(durableEnd, inc.cutting)
@@ -645,6 +800,7 @@ func (w *world) truncate(inc *incarnation) {
 	err := inc.log.Truncate(to)
 	switch {
 	case err == nil:
+		inc.cuts++
 		if got := inc.log.EndOffset(); got != cut && w.err == nil {
 			w.failf("truncated to %d, end is %d", cut, got)
 		}
@@ -681,7 +837,7 @@ func (i *incarnation) cut(offset int64) {
 
 func (w *world) trim(slot *modelSlot) {
 	inc := slot.inc
-	if inc == nil || inc.state != incAlive || inc.cutting >= 0 || inc.trimming >= 0 {
+	if inc == nil || inc.state != incAlive || inc.cutting >= 0 || inc.restarting >= 0 || inc.trimming >= 0 {
 		return
 	}
 	l := inc.log
@@ -710,11 +866,11 @@ func (w *world) trim(slot *modelSlot) {
 func (w *world) flush() {
 	if inc := w.slots[w.rng.IntN(len(w.slots))].inc; inc != nil && inc.state == incAlive {
 		end := inc.end()
-		cuts := w.stats.truncations
+		cuts := w.stats.truncations + w.stats.restarts
 		err := inc.log.Flush()
 		switch {
 		case err == nil:
-			if got := inc.log.DurableEnd(); got < end && cuts == w.stats.truncations && inc.cutting < 0 && inc.state == incAlive {
+			if got := inc.log.DurableEnd(); got < end && cuts == w.stats.truncations+w.stats.restarts && inc.restarting < 0 && inc.cutting < 0 && inc.state == incAlive {
 				w.failf("flushed to %d, durable end is %d", end, got)
 			}
 			w.stats.directSyncs++
@@ -727,6 +883,14 @@ func (w *world) flush() {
 func (w *world) tick() {
 	w.now = w.now.Add(time.Duration(w.rng.IntN(5000)) * time.Millisecond)
 	w.dir.Tick(w.now)
+	if w.chaos.toggle && w.rng.IntN(4) == 0 {
+		if inc := w.slots[w.rng.IntN(len(w.slots))].inc; inc != nil && inc.state == incAlive {
+			s := inc.log.Settings()
+			s.FlushAck = !s.FlushAck
+			inc.unacked = true
+			inc.log.Configure(s)
+		}
+	}
 }
 
 // create makes the next incarnation of a slot: with a new id, or moved back with the old one.
@@ -736,7 +900,7 @@ func (w *world) create(slot *modelSlot) {
 	}
 	slot.lock.held = true
 	old := slot.inc
-	inc := &incarnation{trimming: -1, cutting: -1, first: w.rng.Int64N(3) * w.rng.Int64N(100)}
+	inc := &incarnation{trimming: -1, cutting: -1, restarting: -1, first: w.rng.Int64N(3) * w.rng.Int64N(100)}
 	inc.start, inc.acked = inc.first, inc.first
 	if old != nil && w.rng.IntN(2) == 0 {
 		inc.id = old.id

@@ -73,19 +73,54 @@ func (s Slice) Release() {
 // Errors: ErrOffsetOutOfRange if from lies below the start or above the end, ErrCorrupt, ErrClosed.
 func (l *Log) Read(from, limit int64, maxBytes int, minOne bool) (Slice, error) {
 	for {
+		cuts := l.cuts.Load()
 		s, err := l.read(from, limit, maxBytes, minOne)
-		if err == nil || !isGone(err) {
-			return s, err
-		}
-		// The segment was unlinked between the look at the table and the opening of its file: the start has moved,
-		// or the log is closed. Both are seen by the next try.
-		if err := l.usable(); err != nil {
+		switch again, err := l.lookAgain(cuts, from, err); {
+		case again:
+			s.Release()
+		case err != nil:
 			return Slice{}, err
-		}
-		if l.missing(from) {
-			return Slice{}, l.markCorrupt(err)
+		default:
+			return s, nil
 		}
 	}
+}
+
+// errSuspect marks bytes that should not be there, as a reader without a lock sees them.
+var errSuspect = errors.New("unexpected bytes")
+
+// lookAgain judges the outcome of a reader that looked at the table after it loaded cuts, and needs what stands at
+// offset. While the log was truncated, or the segment was unlinked because the start moved, the reader met neither the
+// old log nor the new one: it must look again. Otherwise unexpected bytes are corruption.
+func (l *Log) lookAgain(cuts uint64, offset int64, err error) (again bool, _ error) {
+	if errors.Is(err, ErrOffsetOutOfRange) || errors.Is(err, ErrClosed) {
+		return false, err
+	}
+	if now := l.cuts.Load(); now != cuts || now%2 == 1 {
+		l.syncing.Lock() // the truncation holds it
+		l.syncing.Unlock()
+		if uerr := l.usable(); uerr != nil {
+			return false, uerr
+		}
+		return true, nil
+	}
+	switch {
+	case err == nil:
+		return false, nil
+	case isGone(err):
+		// Unlinked between the look at the table and the opening of the file: the start has moved, or the log is
+		// closed. Both are seen by the next try.
+		if uerr := l.usable(); uerr != nil {
+			return false, uerr
+		}
+		if l.missing(offset) {
+			return false, l.markCorrupt(err)
+		}
+		return true, nil
+	case errors.Is(err, errSuspect):
+		return false, l.markCorrupt(err)
+	}
+	return false, err
 }
 
 // missing says whether the file of the segment that should hold offset is not there although the log needs it.
@@ -206,7 +241,7 @@ func (l *Log) locate(v *view, h *handle, offset int64) (record.Header, int64, er
 		}
 		if attempt > 0 || !errors.Is(err, errIndexBad) && !errors.Is(err, ErrCorrupt) {
 			if errors.Is(err, ErrCorrupt) || errors.Is(err, errIndexBad) {
-				err = l.markCorrupt(fmt.Errorf("find offset %d in segment %d: %w", offset, v.seg.base, err))
+				err = fmt.Errorf("%w: find offset %d in segment %d: %w", errSuspect, offset, v.seg.base, err)
 			}
 			return record.Header{}, 0, err
 		}
@@ -299,7 +334,7 @@ func (l *Log) locateEnd(v *view, h *handle, position, ends, limit int64) (next, 
 		}
 		if attempt > 0 || !errors.Is(err, errIndexBad) && !errors.Is(err, ErrCorrupt) {
 			if errors.Is(err, ErrCorrupt) || errors.Is(err, errIndexBad) {
-				err = l.markCorrupt(fmt.Errorf("find offset %d in segment %d: %w", limit, v.seg.base, err))
+				err = fmt.Errorf("%w: find offset %d in segment %d: %w", errSuspect, limit, v.seg.base, err)
 			}
 			return 0, 0, err
 		}

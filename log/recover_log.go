@@ -196,6 +196,18 @@ func (r *recovery) finishCut() error {
 			return err
 		}
 	}
+	if cut <= r.state.start {
+		// An empty log has no epochs and knows no producers: what was known of them goes too.
+		for _, name := range slices.Sorted(maps.Keys(r.files)) {
+			if _, suffix, ok := parseOffsetFileName(name); name != epochsName && !(ok && suffix == snapshotSuffix) {
+				continue
+			}
+			if err := r.d.cfg.FS.Remove(vfs.Join(r.path, name)); err != nil && !absent(err) {
+				return err
+			}
+			delete(r.files, name)
+		}
+	}
 	if err := r.d.cfg.FS.SyncDir(r.path); err != nil {
 		return err
 	}

@@ -18,18 +18,12 @@ func (l *Log) OffsetForTime(ts, limit int64) (offset, timestamp int64, epoch int
 	return offset, timestamp, epoch, err
 }
 
-// retryGone runs fn again while it meets segments that were removed since it looked at the table.
+// retryGone runs fn again while it meets segments that were removed or cut since it looked at the table.
 func (l *Log) retryGone(fn func() error) error {
 	for {
-		err := fn()
-		if err == nil || !isGone(err) {
+		cuts := l.cuts.Load()
+		if again, err := l.lookAgain(cuts, l.StartOffset(), fn()); !again {
 			return err
-		}
-		if uerr := l.usable(); uerr != nil {
-			return uerr
-		}
-		if start := l.StartOffset(); l.missing(start) {
-			return l.markCorrupt(err)
 		}
 	}
 }
@@ -171,7 +165,7 @@ func (l *Log) firstSince(v *view, from indexHit, ts, start, end int64) (p record
 			continue
 		}
 		if err != nil {
-			return none, -1, false, l.markCorrupt(fmt.Errorf("walk segment %d: %w", v.seg.base, err))
+			return none, -1, false, fmt.Errorf("%w: walk segment %d: %w", errSuspect, v.seg.base, err)
 		}
 		if !ok || scan.header.BaseOffset >= end {
 			return none, -1, false, nil
@@ -239,7 +233,7 @@ func (l *Log) readBatch(h *handle, scan *headerScan) (record.Batch, error) {
 		return nil, fmt.Errorf("read batch at offset %d of %s: %w", scan.header.BaseOffset, l, err)
 	}
 	if err := b.Check(); err != nil {
-		return nil, l.markCorrupt(err)
+		return nil, fmt.Errorf("%w: %w", errSuspect, err)
 	}
 	return b, nil
 }
@@ -314,7 +308,7 @@ func (l *Log) maxBetween(v *timeView, start, end int64) (ts, lastOffset int64, e
 	for {
 		ok, err := scan.next()
 		if err != nil {
-			return -1, -1, l.markCorrupt(fmt.Errorf("walk segment %d: %w", v.seg.base, err))
+			return -1, -1, fmt.Errorf("%w: walk segment %d: %w", errSuspect, v.seg.base, err)
 		}
 		if !ok || scan.header.NextOffset() > end {
 			return ts, lastOffset, nil

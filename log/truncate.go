@@ -67,6 +67,7 @@ func (l *Log) restart(start int64, segments []*segment) error {
 	if err := l.writeState(intent); err != nil {
 		return err
 	}
+	l.cuts.Add(1)
 	fsys := l.dir.cfg.FS
 	for k := len(segments) - 1; k >= 0; k-- {
 		seg := segments[k]
@@ -110,6 +111,7 @@ func (l *Log) restart(start int64, segments []*segment) error {
 	l.mu.epochs.written = l.mu.epochs.changed
 	l.mu.sizeBytes, l.mu.unsyncedRecords = 0, 0
 	l.mu.Unlock()
+	l.cuts.Add(1)
 	l.logger.Info("log emptied", "start_offset", start, "was", was)
 	return nil
 }
@@ -199,6 +201,7 @@ func (l *Log) cut(start, cut, position int64, segments []*segment, i int) error 
 	} else if err := l.writeState(intent); err != nil {
 		return err
 	}
+	l.cuts.Add(1)
 	fsys := l.dir.cfg.FS
 	for k := len(segments) - 1; k > i; k-- {
 		seg := segments[k]
@@ -250,6 +253,7 @@ func (l *Log) cut(start, cut, position int64, segments []*segment, i int) error 
 	l.mu.epochs.written = changed
 	l.mu.sizeBytes, l.mu.unsyncedRecords = size, 0
 	l.mu.Unlock()
+	l.cuts.Add(1)
 	l.logger.Info("log truncated", "to", cut, "was", was, "records", was-cut)
 	return nil
 }
