@@ -159,7 +159,7 @@ func (l *Log) planAdvance() (*advancePlan, error) {
 	}
 	p.snapshots = l.pendingSnapshots
 	if rp != end && (len(p.snapshots) == 0 || p.snapshots[len(p.snapshots)-1].offset != end) {
-		p.snapshots = append(slices.Clip(p.snapshots), pendingSnapshot{end, l.producers.encode()})
+		p.snapshots = append(slices.Clip(p.snapshots), pendingSnapshot{end, l.producers.encode(end)})
 	}
 	if epochsDirty {
 		l.mu.Lock()

@@ -250,7 +250,7 @@ func InspectSnapshot(fsys vfs.FS, name string) (offset int64, producers []Snapsh
 	if err != nil {
 		return offset, nil, fmt.Errorf("read producer snapshot %s: %w", name, err)
 	}
-	p, err := decodeProducers(b, 0)
+	p, err := decodeProducers(b, offset, 0)
 	if err != nil {
 		return offset, nil, fmt.Errorf("read producer snapshot %s: %w", name, err)
 	}

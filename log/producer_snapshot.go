@@ -19,7 +19,8 @@ import (
 // Kafka keeps only the last batch of each producer there, so a restarted broker of Kafka's can not recognise a retry
 // of the four batches before it. We append them, covered by the same CRC; Kafka's reader stops after the entries:
 //
-//	.. magic "MRPW", then for each entry in order: number of older batches u8, each
+//	.. magic "MRPW", the offset of the snapshot i64 (a file under a wrong name is found out), then for each entry in
+//	   order: number of older batches u8, each
 //	   first sequence i32 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64 (newest first)
 const (
 	snapshotVersion     = 1
@@ -29,14 +30,14 @@ const (
 	snapshotBatchBytes  = 28
 )
 
-// encode writes the snapshot of the producers.
-func (p *producers) encode() []byte {
+// encode writes the snapshot of the producers as of offset.
+func (p *producers) encode(offset int64) []byte {
 	ids := make([]int64, 0, len(p.byID))
 	for id := range p.byID {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
-	b := make([]byte, 0, snapshotHeaderBytes+len(ids)*(snapshotEntryBytes+1)+4)
+	b := make([]byte, 0, snapshotHeaderBytes+len(ids)*(snapshotEntryBytes+1)+12)
 	b = binary.BigEndian.AppendUint16(b, snapshotVersion)
 	b = binary.BigEndian.AppendUint32(b, 0)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(ids)))
@@ -56,6 +57,7 @@ func (p *producers) encode() []byte {
 		b = binary.BigEndian.AppendUint64(b, uint64(e.txnFirstOffset))
 	}
 	b = binary.BigEndian.AppendUint32(b, snapshotWindowMagic)
+	b = binary.BigEndian.AppendUint64(b, uint64(offset))
 	for _, id := range ids {
 		e := p.byID[id]
 		older := e.batches[min(1, e.count):e.count]
@@ -72,9 +74,9 @@ func (p *producers) encode() []byte {
 	return b
 }
 
-// decodeProducers reads a snapshot; now is the clock at which the producers count as seen. Errors match ErrCorrupt:
+// decodeProducers reads the snapshot of offset; now is the clock at which the producers count as seen. Errors match ErrCorrupt:
 // such a snapshot is passed over.
-func decodeProducers(b []byte, now int64) (producers, error) {
+func decodeProducers(b []byte, offset, now int64) (producers, error) {
 	bad := func(format string, args ...any) (producers, error) {
 		return producers{}, fmt.Errorf("%w: producer snapshot: %s", ErrCorrupt, fmt.Sprintf(format, args...))
 	}
@@ -119,10 +121,13 @@ func decodeProducers(b []byte, now int64) (producers, error) {
 	if len(rest) == 0 {
 		return p, nil // written by Kafka
 	}
-	if len(rest) < 4 || binary.BigEndian.Uint32(rest) != snapshotWindowMagic {
+	if len(rest) < 12 || binary.BigEndian.Uint32(rest) != snapshotWindowMagic {
 		return bad("%d bytes follow the entries", len(rest))
 	}
-	rest = rest[4:]
+	if at := int64(binary.BigEndian.Uint64(rest[4:])); at != offset {
+		return bad("it is of offset %d, not %d", at, offset)
+	}
+	rest = rest[12:]
 	for _, e := range entries {
 		if len(rest) < 1 || rest[0] >= producerWindow || len(rest) < 1+int(rest[0])*snapshotBatchBytes {
 			return bad("older batches are cut short")

@@ -667,7 +667,7 @@ func (r *recovery) producersAtFloor(i int) error {
 	l.producers = p
 	if from < r.floor {
 		// Else the next start would replay as much again.
-		l.pendingSnapshots = []pendingSnapshot{{r.floor, p.encode()}}
+		l.pendingSnapshots = []pendingSnapshot{{r.floor, p.encode(r.floor)}}
 	}
 	return nil
 }

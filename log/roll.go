@@ -62,7 +62,7 @@ func (l *Log) roll(base int64, reason string) error {
 	if err := l.createSegment(seg); err != nil {
 		return err
 	}
-	l.pendingSnapshots = append(l.pendingSnapshots, pendingSnapshot{base, l.producers.encode()})
+	l.pendingSnapshots = append(l.pendingSnapshots, pendingSnapshot{base, l.producers.encode(base)})
 	l.sealedChanged = true
 
 	l.mu.Lock()

@@ -423,15 +423,18 @@ func (l *Log) loadSnapshot(end int64) (producers, int64) {
 		if offset > end {
 			continue
 		}
-		b, err := vfs.ReadFile(l.dir.cfg.FS, vfs.Join(l.path, offsetFileName(offset, snapshotSuffix)))
+		name := vfs.Join(l.path, offsetFileName(offset, snapshotSuffix))
+		b, err := vfs.ReadFile(l.dir.cfg.FS, name)
 		if err == nil {
 			var p producers
 			l.dir.readBytes.Add(int64(len(b)))
-			if p, err = decodeProducers(b, l.dir.clock.Load()); err == nil {
+			if p, err = decodeProducers(b, offset, l.dir.clock.Load()); err == nil {
 				return p, offset
 			}
 		}
-		l.logger.Warn("producer snapshot is unreadable and passed over", "offset", offset, "error", err)
+		l.logger.Warn("producer snapshot is unreadable and removed; the state is replayed from the batches", "offset", offset, "error", err)
+		_ = l.dir.cfg.FS.Remove(name)
+		l.snapshots = slices.Delete(l.snapshots, i, i+1)
 	}
 	return newProducers(), 0
 }
