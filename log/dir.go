@@ -44,6 +44,8 @@ type Dir struct {
 	// sinceCheckpoint counts appended bytes since the last checkpoint.
 	sinceCheckpoint atomic.Int64
 	ballastGone     atomic.Bool
+	// freeing counts the calls in work that free space: they may use the ballast.
+	freeing atomic.Int32
 
 	// naming serializes what makes, renames and removes partition directories; held over file operations.
 	naming sync.Locker
@@ -302,7 +304,7 @@ func (d *Dir) appended(l *Log) {
 	d.commit.appended(l)
 }
 
-// writeFile writes a new file and syncs it, but not its name.
+// writeFile writes a new file and syncs it, but not its name. A file that did not fit is removed.
 func (d *Dir) writeFile(name string, data []byte) error {
 	return d.withBallast(func() error {
 		f, err := d.cfg.FS.Create(name)
@@ -318,6 +320,9 @@ func (d *Dir) writeFile(name string, data []byte) error {
 		if cerr := f.Close(); err == nil {
 			err = cerr
 		}
+		if errors.Is(err, vfs.ErrNoSpace) {
+			_ = d.cfg.FS.Remove(name)
+		}
 		return err
 	})
 }
@@ -327,19 +332,28 @@ func (d *Dir) replaceFile(dir, name string, data []byte) error {
 	return d.withBallast(func() error { return vfs.ReplaceFile(d.cfg.FS, dir, name, data) })
 }
 
-// withBallast gives up the ballast and tries once more if the disk is full: what frees space must be able to write its
-// state first (L13, W20).
+// withBallast gives up the ballast and tries once more if the disk is full and the caller is about to free space: what
+// frees space must be able to write its state first (L13, W20).
 func (d *Dir) withBallast(fn func() error) error {
 	err := fn()
 	if !errors.Is(err, vfs.ErrNoSpace) {
 		return err
 	}
 	d.sawFull()
-	if d.ballastGone.Swap(true) || d.cfg.FS.Remove(vfs.Join(d.path, ballastName)) != nil {
+	if d.freeing.Load() == 0 || d.ballastGone.Swap(true) || d.cfg.FS.Remove(vfs.Join(d.path, ballastName)) != nil {
 		return err
 	}
-	d.cfg.Logger.Warn("disk is full; gave up the ballast to write a state file", "dir", d.path)
+	d.cfg.Logger.Warn("disk is full; gave up the ballast to write what frees space", "dir", d.path)
 	return fn()
+}
+
+// failUnlessFull poisons the directory, unless the disk is full: then the old file is as good as before, and what was
+// to be done is done later.
+func (d *Dir) failUnlessFull(what string, err error) error {
+	if errors.Is(err, vfs.ErrNoSpace) {
+		return fmt.Errorf("%s: %w: %w", what, ErrNoSpace, err)
+	}
+	return d.fail(fmt.Errorf("%s: %w", what, err))
 }
 
 // ensureBallast makes the ballast again, if there is room for it. It needs no sync: lost, it is made again.

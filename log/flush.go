@@ -157,9 +157,11 @@ func (l *Log) planAdvance() (*advancePlan, error) {
 		}
 		p.indexes = append(p.indexes, seg)
 	}
-	p.snapshots = l.pendingSnapshots
+	if !l.dir.noSpace.Load() { // on a full disk the one at the end must do
+		p.snapshots = slices.Clone(l.pendingSnapshots)
+	}
 	if rp != end && (len(p.snapshots) == 0 || p.snapshots[len(p.snapshots)-1].offset != end) {
-		p.snapshots = append(slices.Clip(p.snapshots), pendingSnapshot{end, l.producers.encode(end)})
+		p.snapshots = append(p.snapshots, pendingSnapshot{end, l.producers.encode(end)})
 	}
 	if epochsDirty {
 		l.mu.Lock()
@@ -189,7 +191,7 @@ func (l *Log) carryOut(p *advancePlan) error {
 		return err
 	}
 	fail := func(what string, err error) error {
-		return l.dir.fail(fmt.Errorf("%s of %s: %w", what, l, err))
+		return l.dir.failUnlessFull(what+" of "+l.String(), err)
 	}
 	for _, seg := range p.indexes {
 		if err := l.syncIndexes(seg); err != nil {
@@ -221,7 +223,7 @@ func (l *Log) carryOut(p *advancePlan) error {
 		}
 		l.sealed = p.sealed
 	}
-	l.pendingSnapshots = l.pendingSnapshots[min(len(l.pendingSnapshots), countBelow(p.snapshots, l.pendingSnapshots)):]
+	l.pendingSnapshots = slices.DeleteFunc(l.pendingSnapshots, func(s pendingSnapshot) bool { return s.offset <= p.end })
 	for _, s := range p.snapshots {
 		if n := len(l.snapshots); n == 0 || l.snapshots[n-1] < s.offset {
 			l.snapshots = append(l.snapshots, s.offset)
@@ -249,15 +251,6 @@ func (l *Log) carryOut(p *advancePlan) error {
 	return nil
 }
 
-// countBelow returns how many of pending are among written; both ascend and pending begins with what was planned.
-func countBelow(written, pending []pendingSnapshot) int {
-	n := 0
-	for n < len(pending) && n < len(written) && pending[n].offset == written[n].offset {
-		n++
-	}
-	return n
-}
-
 // syncIndexes syncs both index files of a segment; a segment without entries has none.
 func (l *Log) syncIndexes(seg *segment) error {
 	for _, ref := range [...]*fileRef{&seg.offsets, &seg.times} {
@@ -281,7 +274,7 @@ func (l *Log) syncIndexes(seg *segment) error {
 func (l *Log) writeState(s state) error {
 	s.topic, s.partition, s.topicID = l.topic, l.partition, l.topicID
 	if err := l.dir.replaceFile(l.path, stateName, s.encode()); err != nil {
-		return l.dir.fail(fmt.Errorf("replace %s of %s: %w", stateName, l, err))
+		return l.dir.failUnlessFull("replace "+stateName+" of "+l.String(), err)
 	}
 	return nil
 }

@@ -236,7 +236,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		for id, e := range p.byID {
 			want := *e
 			clear(want.batches[want.count:]) // leftovers of an older epoch mean nothing
-			if want.count > 0 { // Kafka's format has one timestamp for the last batch and a marker behind it
+			if want.count > 0 {              // Kafka's format has one timestamp for the last batch and a marker behind it
 				want.batches[0].timestamp = want.lastTimestamp
 			}
 			require.Equal(t, want, *q.byID[id])

@@ -3,9 +3,13 @@ package log
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/log/vfs"
 )
+
+// maxPendingSnapshots bounds the producer snapshots that wait in memory for the next advance.
+const maxPendingSnapshots = 4
 
 // rollReason says why the active segment must be closed before a set of the given size, last offset and number of
 // batches is appended behind the run; "" if it need not. Caller is the writer.
@@ -61,6 +65,10 @@ func (l *Log) roll(base int64, reason string) error {
 	seg := newSegment(l.path, base)
 	if err := l.createSegment(seg); err != nil {
 		return err
+	}
+	if n := len(l.pendingSnapshots); n >= maxPendingSnapshots {
+		// The disk is full or slow: the older ones would only make a replay after a truncation shorter.
+		l.pendingSnapshots = slices.Delete(l.pendingSnapshots, 0, n-maxPendingSnapshots+1)
 	}
 	l.pendingSnapshots = append(l.pendingSnapshots, pendingSnapshot{base, l.producers.encode(base)})
 	l.sealedChanged = true

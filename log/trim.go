@@ -1,6 +1,7 @@
 package log
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/millrace/millrace/log/vfs"
@@ -35,19 +36,36 @@ func (l *Log) trimPrefix(start int64, reason string) (freed int64, err error) {
 	if start > limit {
 		return 0, fmt.Errorf("trim %s to %d: %w: the high watermark is %d", l, start, ErrOffsetOutOfRange, limit)
 	}
-	if l.dir.cfg.mutants.has(mutantStartUnsynced) {
-		recoveryPoint = max(recoveryPoint, start)
-	}
-	if recoveryPoint < start {
-		if err := l.advanceLocked(); err != nil {
-			return 0, err
+	if recoveryPoint < start && !l.dir.cfg.mutants.has(mutantStartUnsynced) {
+		err := l.advanceLocked()
+		if errors.Is(err, ErrNoSpace) && recoveryPoint > old {
+			// What can go without an advance makes room for it.
+			if freed, err = l.trimLocked(old, recoveryPoint, reason); err == nil {
+				err = l.advanceLocked()
+			}
+		}
+		if errors.Is(err, ErrNoSpace) {
+			l.dir.freeing.Add(1)
+			err = l.advanceLocked()
+			l.dir.freeing.Add(-1)
+		}
+		if err != nil {
+			return freed, err
 		}
 	}
+	n, err := l.trimLocked(old, start, reason)
+	return freed + n, err
+}
+
+// trimLocked is trimPrefix for a start that does not exceed the recovery point. Caller holds syncing.
+func (l *Log) trimLocked(old, start int64, reason string) (freed int64, err error) {
+	l.dir.freeing.Add(1)
+	defer l.dir.freeing.Add(-1)
 	l.w.Lock()
 	defer l.w.Unlock()
 	l.mu.Lock()
 	segments, logID := l.mu.segments, l.mu.logID
-	recoveryPoint = max(recoveryPoint, l.mu.recoveryPoint)
+	recoveryPoint := max(l.mu.recoveryPoint, start)
 	drop := 0
 	for drop < len(segments)-1 && segments[drop+1].base <= start {
 		drop++

@@ -16,6 +16,8 @@ import (
 //
 // Errors: ErrOffsetOutOfRange below the start, ErrPoisoned, ErrClosed.
 func (l *Log) Truncate(to int64) error {
+	l.dir.freeing.Add(1)
+	defer l.dir.freeing.Add(-1)
 	l.syncing.Lock()
 	defer l.tellDurable()
 	defer l.syncing.Unlock()
@@ -93,7 +95,7 @@ func (l *Log) restart(start int64, segments []*segment) error {
 	}
 	intent.cut = -1
 	if err := l.writeState(intent); err != nil {
-		return err
+		return l.dir.fail(err) // half done: the next start finishes it
 	}
 	l.snapshots, l.pendingSnapshots = nil, nil
 	l.sealed, l.sealedChanged = nil, false
@@ -121,6 +123,8 @@ func (l *Log) restart(start int64, segments []*segment) error {
 //
 // Errors: ErrOffsetOutOfRange below the present start, ErrPoisoned, ErrClosed.
 func (l *Log) StartAt(start int64) error {
+	l.dir.freeing.Add(1)
+	defer l.dir.freeing.Add(-1)
 	l.syncing.Lock()
 	defer l.tellDurable()
 	defer l.syncing.Unlock()
