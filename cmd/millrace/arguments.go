@@ -39,17 +39,21 @@ func permute(app *cli.App, args []string) ([]string, error) {
 			if current != nil {
 				own = current.Flags
 			}
-			words, global, used := expandFlag(own, app.Flags, args[i:])
-			i += used - 1
-			for _, w := range words {
-				if w == "-h" || w == "--help" {
-					help = true
-				}
+			mine, theirs, used := expandFlag(own, app.Flags, args[i:])
+			if used == 0 {
+				f := usageError("flag "+arg+" has no value", strings.Join(append([]string{"millrace"}, path...), " ")+" --help   lists the flags and their values")
+				f.why = "it is the last word of the command line, and needs one"
+				return nil, f
 			}
-			if global || current == nil {
-				globals = append(globals, words...)
+			i += used - 1
+			if w := mine; len(w) > 0 && (w[len(w)-1] == "-h" || w[len(w)-1] == "--help") {
+				help = true
+			}
+			globals = append(globals, theirs...)
+			if current == nil {
+				globals = append(globals, mine...)
 			} else {
-				flags = append(flags, words...)
+				flags = append(flags, mine...)
 			}
 			continue
 		}
@@ -74,47 +78,54 @@ func permute(app *cli.App, args []string) ([]string, error) {
 	return out, nil
 }
 
-// expandFlag reads one flag at the start of args, with its value: the words to hand on, whether the flag is global,
-// and how many of args it took. A bundle of short flags becomes one word each.
-func expandFlag(own, global []cli.Flag, args []string) (words []string, isGlobal bool, used int) {
+// expandFlag reads one flag at the start of args, with its value: the words to hand on for the command, those for the
+// program, and how many of args it took: 0 when the flag's value is missing. A bundle of short flags becomes one word each.
+func expandFlag(own, global []cli.Flag, args []string) (mine, theirs []string, used int) {
+	put := func(isGlobal bool, word string) {
+		if isGlobal {
+			theirs = append(theirs, word)
+		} else {
+			mine = append(mine, word)
+		}
+	}
 	name, _, hasValue := strings.Cut(strings.TrimLeft(args[0], "-"), "=")
 	flag, isGlobal := findFlag(own, global, name)
-	if flag != nil {
-		if hasValue || isBool(flag) || len(args) == 1 {
-			return args[:1], isGlobal, 1
-		}
+	switch {
+	case flag != nil && (hasValue || isBool(flag)):
+		put(isGlobal, args[0])
+		return mine, theirs, 1
+	case flag != nil && len(args) == 1:
+		return nil, nil, 0
+	case flag != nil:
 		// The value stays with its flag, even when it starts with a dash: trap 4.
-		return []string{"--" + name + "=" + args[1]}, isGlobal, 2
-	}
-	if name == "h" || name == "help" || strings.HasPrefix(args[0], "--") {
-		return args[:1], false, 1
+		put(isGlobal, "--"+name+"="+args[1])
+		return mine, theirs, 2
+	case name == "h" || name == "help" || strings.HasPrefix(args[0], "--"):
+		return args[:1], nil, 1
 	}
 	// A bundle: every letter is a short flag; the first that takes a value takes the rest, or the next argument.
-	letters := args[0][1:]
-	for letters != "" {
+	for letters := args[0][1:]; letters != ""; {
 		letter := letters[:1]
-		flag, letterGlobal := findFlag(own, global, letter)
-		if flag == nil {
-			if letter == "h" {
-				return []string{"--help"}, false, 1
-			}
-			return args[:1], false, 1 // the library's error names the whole word
-		}
-		isGlobal = letterGlobal
 		letters = letters[1:]
-		if isBool(flag) {
-			words = append(words, "-"+letter)
-			continue
+		flag, isGlobal := findFlag(own, global, letter)
+		switch {
+		case flag == nil && letter == "h":
+			return []string{"--help"}, nil, 1
+		case flag == nil:
+			return args[:1], nil, 1 // the library's error names the whole word
+		case isBool(flag):
+			put(isGlobal, "-"+letter)
+		case letters != "":
+			put(isGlobal, "-"+letter+"="+strings.TrimPrefix(letters, "="))
+			return mine, theirs, 1
+		case len(args) > 1:
+			put(isGlobal, "-"+letter+"="+args[1])
+			return mine, theirs, 2
+		default:
+			return nil, nil, 0
 		}
-		if letters != "" {
-			return append(words, "-"+letter+"="+strings.TrimPrefix(letters, "=")), isGlobal, 1
-		}
-		if len(args) > 1 {
-			return append(words, "-"+letter+"="+args[1]), isGlobal, 2
-		}
-		return append(words, "-"+letter), isGlobal, 1
 	}
-	return words, isGlobal, 1
+	return mine, theirs, 1
 }
 
 // findFlag looks for a flag by any of its names, the command's own before the global ones.
@@ -173,7 +184,9 @@ func flagError(c *cli.Context, err error) error {
 		path = c.Command.HelpName
 	}
 	if !found {
-		return usageError("bad flag: "+err.Error(), path+" --help   lists the flags and their values")
+		f := usageError("bad flag for "+path, path+" --help   lists the flags and their values")
+		f.why = err.Error()
+		return f
 	}
 	name = strings.TrimLeft(name, "-")
 	var names []string

@@ -78,8 +78,8 @@ func runClusterInfo(c *cli.Context) error {
 			}
 		}
 		if c.Bool("topics") && t.Err == nil {
-			info.Topics = append(info.Topics, listedTopic{Topic: t.Topic, ID: t.ID.String(), Internal: t.IsInternal, Partitions: len(t.Partitions), Replicas: replicas(t)})
-			topics = append(topics, []any{t.Topic, len(t.Partitions), replicas(t), t.ID.String()})
+			info.Topics = append(info.Topics, listedTopic{Topic: t.Topic, ID: topicID(t.ID), Internal: t.IsInternal, Partitions: len(t.Partitions), Replicas: replicas(t)})
+			topics = append(topics, []any{t.Topic, len(t.Partitions), replicas(t), topicID(t.ID)})
 		}
 	}
 	return e.emit(result{value: info, text: func(w io.Writer, wide bool) {

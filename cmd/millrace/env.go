@@ -109,12 +109,12 @@ func (e *env) hint(format string, args ...any) {
 
 // confirm is asked before anything is destroyed or moved, after its plan was printed on stderr. Without a terminal
 // only --yes goes on.
-func (e *env) confirm(command, question string) error {
+func (e *env) confirm(question string) error {
 	if e.yes {
 		return nil
 	}
 	if !terminal(e.stdin) || !terminal(e.stderr) {
-		f := usageError("not done: "+question, command+" … --yes     (or --dry-run, which only shows the plan)")
+		f := usageError("not done: "+question, "add --yes, or --dry-run, which only shows the plan")
 		f.why = "there is no terminal to ask on"
 		return f
 	}

@@ -187,7 +187,6 @@ func (j *jsonReader) ReadRecord() (*kgo.Record, error) {
 		}
 		return nil, j.bad(strings.TrimPrefix(err.Error(), "json: "))
 	}
-	j.n++
 	if in.Control != "" {
 		return nil, j.bad("it is a control record, which only the broker writes")
 	}
@@ -225,6 +224,7 @@ func (j *jsonReader) ReadRecord() (*kgo.Record, error) {
 		}
 		r.Partition = *in.Partition
 	}
+	j.n++
 	return r, nil
 }
 

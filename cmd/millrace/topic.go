@@ -11,6 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/urfave/cli/v2"
+
+	"github.com/millrace/millrace/metadata"
 )
 
 func topicCommand() *cli.Command {
@@ -118,6 +120,9 @@ func topicNames(topics []kadm.TopicDetail) []string {
 	}
 	return names
 }
+
+// topicID writes a topic's id as Kafka's tools do.
+func topicID(id [16]byte) string { return metadata.TopicID(id).String() }
 
 // replicas is a topic's replication factor: that of its first partition.
 func replicas(t kadm.TopicDetail) int {

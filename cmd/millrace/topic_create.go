@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/urfave/cli/v2"
@@ -119,7 +118,7 @@ func runTopicCreate(c *cli.Context) error {
 		default:
 			b.done++
 			if !req.ValidateOnly && t.TopicID != ([16]byte{}) {
-				row.ID = kadm.TopicID(t.TopicID).String()
+				row.ID = topicID(t.TopicID)
 			}
 		}
 		out = append(out, row)

@@ -67,7 +67,7 @@ func runTopicDelete(c *cli.Context) error {
 		e.hint("dry run: nothing was deleted")
 		return b.finish(e)
 	}
-	if err := e.confirm("millrace topic delete", fmt.Sprintf("delete %s?", count(len(topics), "topic"))); err != nil {
+	if err := e.confirm(fmt.Sprintf("delete %s?", count(len(topics), "topic"))); err != nil {
 		return err
 	}
 	ctx, cancel = e.ctx(c) // the question took its time

@@ -90,7 +90,7 @@ func runTopicDescribe(c *cli.Context) error {
 	out := make([]describedTopic, 0, len(topics))
 	for _, t := range topics {
 		b.done++
-		out = append(out, describedTopic{Topic: t.Topic, ID: t.ID.String(), Internal: t.IsInternal, Partitions: len(t.Partitions), Replicas: replicas(t)})
+		out = append(out, describedTopic{Topic: t.Topic, ID: topicID(t.ID), Internal: t.IsInternal, Partitions: len(t.Partitions), Replicas: replicas(t)})
 	}
 	if configs && len(topics) > 0 {
 		if err := conn.addConfigs(ctx, topics, out, allConfigs); err != nil {

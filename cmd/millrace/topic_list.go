@@ -67,7 +67,7 @@ func runTopicList(c *cli.Context) error {
 	var out []listedTopic
 	for _, t := range topics {
 		b.done++
-		row := listedTopic{Topic: t.Topic, ID: t.ID.String(), Internal: t.IsInternal, Partitions: len(t.Partitions), Replicas: replicas(t)}
+		row := listedTopic{Topic: t.Topic, ID: topicID(t.ID), Internal: t.IsInternal, Partitions: len(t.Partitions), Replicas: replicas(t)}
 		if !detailed {
 			r.rows = append(r.rows, []any{row.Topic, row.Partitions, row.Replicas, row.ID, fmt.Sprint(row.Internal)})
 		}

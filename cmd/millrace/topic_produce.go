@@ -30,7 +30,7 @@ func topicProduceCommand() *cli.Command {
 			&cli.StringFlag{Name: "compression", Aliases: []string{"z"}, Value: "snappy", Usage: "none, gzip, snappy, lz4 or zstd"},
 			&cli.StringFlag{Name: "acks", Value: "all", Usage: "all (-1), 1 or 0: who must have a record"},
 			&cli.BoolFlag{Name: "tombstone", Aliases: []string{"Z"}, Usage: "an empty value is null: it deletes the key in a compacted topic"},
-			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "print each acknowledged record on stdout in this `FORMAT`, as '%p %o\\n'"},
+			&cli.StringFlag{Name: "output-format", Aliases: []string{"o"}, Usage: "print each acknowledged record on stdout in this `FORMAT`, as '%p %o\\n'"},
 			&cli.StringFlag{Name: "from-file", Usage: "read `FILE` instead of stdin"},
 			&cli.BoolFlag{Name: "keep-partition", Usage: "with -f json: write to the partition that each record names"},
 			&cli.StringFlag{Name: "transactional-id", Usage: "write all records in one transaction"},
@@ -196,7 +196,7 @@ func (p *production) options(c *cli.Context) ([]kgo.Opt, error) {
 		p.headers = append(p.headers, kgo.RecordHeader{Key: kv[0], Value: []byte(kv[1])})
 	}
 	p.tombstone = c.Bool("tombstone")
-	if o := c.String("output"); o != "" {
+	if o := c.String("output-format"); o != "" {
 		if p.output, err = kgo.NewRecordFormatter(o); err != nil {
 			f := usageError(fmt.Sprintf("-o %q is no record format", o), `-o '%p %o\n'`)
 			f.why = err.Error()

@@ -110,7 +110,7 @@ func runTopicTrimPrefix(c *cli.Context) error {
 		return b.finish(e)
 	}
 	if total > 0 {
-		if err := e.confirm("millrace topic trim-prefix "+names[0]+" -o "+c.String("offset"), fmt.Sprintf("delete %d offsets?", total)); err != nil {
+		if err := e.confirm(fmt.Sprintf("delete %d offsets?", total)); err != nil {
 			return err
 		}
 		ctx, cancel = e.ctx(c) // the question took its time

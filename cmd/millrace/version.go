@@ -10,7 +10,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
-	"github.com/twmb/franz-go/pkg/kversion"
 	"github.com/urfave/cli/v2"
 )
 
@@ -53,9 +52,9 @@ type versionJSON struct {
 }
 
 type clusterVersion struct {
-	Broker       string           `json:"broker" doc:"address that answered"`
-	Kafka        string           `json:"kafka" doc:"Kafka release whose APIs it offers, at least"`
-	FeatureLevel map[string]int16 `json:"features" doc:"finalized features and their levels"`
+	Broker   string           `json:"broker" doc:"address that answered"`
+	APIs     int              `json:"apis" doc:"how many APIs of the Kafka protocol it offers"`
+	Features map[string]int16 `json:"features" doc:"finalized features and their levels"`
 }
 
 func versionCommand() *cli.Command {
@@ -79,7 +78,7 @@ func versionCommand() *cli.Command {
 				}
 				fmt.Fprintf(w, " %s\n", v.Go)
 				if v.Cluster != nil {
-					fmt.Fprintf(w, "cluster  %s, APIs of Kafka %s\n", v.Cluster.Broker, v.Cluster.Kafka)
+					fmt.Fprintf(w, "cluster  %s, %d APIs of the Kafka protocol\n", v.Cluster.Broker, v.Cluster.APIs)
 				} else if !c.Bool("client") {
 					e.hint("no cluster at %s", e.brokers[0])
 				}
@@ -103,9 +102,9 @@ func (e *env) clusterVersion(ctx context.Context) *clusterVersion {
 	if err != nil {
 		return nil
 	}
-	v := &clusterVersion{Broker: e.brokers[0], Kafka: kversion.FromApiVersionsResponse(resp).VersionGuess(), FeatureLevel: map[string]int16{}}
+	v := &clusterVersion{Broker: e.brokers[0], APIs: len(resp.ApiKeys), Features: map[string]int16{}}
 	for _, f := range resp.FinalizedFeatures {
-		v.FeatureLevel[f.Name] = f.MaxVersionLevel
+		v.Features[f.Name] = f.MaxVersionLevel
 	}
 	return v
 }
