@@ -125,7 +125,11 @@ func (b *Broker) Close() error {
 func (b *Broker) Ready(ctx context.Context) error {
 	select {
 	case <-b.ready:
-		return nil
+	case <-b.ended:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the broker (%s): %w", b.Phase(), ctx.Err())
+	}
+	select {
 	case <-b.ended:
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -133,8 +137,8 @@ func (b *Broker) Ready(ctx context.Context) error {
 			return b.mu.err
 		}
 		return ErrClosed
-	case <-ctx.Done():
-		return fmt.Errorf("wait for the broker (%s): %w", b.Phase(), ctx.Err())
+	default:
+		return nil
 	}
 }
 

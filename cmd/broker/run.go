@@ -49,7 +49,13 @@ func (b *Broker) run(ctx context.Context) (err error) {
 	var started []step
 	defer func() {
 		b.enter("stopping")
-		err = errors.Join(err, b.stop(started, err != nil))
+		stopErr := b.stop(started, err != nil)
+		if err != nil && stopErr != nil {
+			// What fails in a stop after a failure mostly repeats it; the first reason is the one to show.
+			b.logger.Warn("stop after a failure", "error", stopErr)
+			return
+		}
+		err = errors.Join(err, stopErr)
 	}()
 	for _, s := range b.steps() {
 		if ctx.Err() != nil {
@@ -163,6 +169,7 @@ func (b *Broker) openStore(context.Context) error {
 	cfg.Dir = b.raftDir()
 	cfg.NodeID = b.nodeID
 	cfg.DirectoryID = b.dir.ID()
+	cfg.StaticConfig = b.cfg.Static
 	cfg.Bootstrap = b.meta == nil
 	if b.meta != nil {
 		cfg.ClusterID = b.meta.clusterID
@@ -298,6 +305,12 @@ func (b *Broker) serve(context.Context) error {
 }
 
 func (b *Broker) stopServing(ctx context.Context) error {
+	if b.failure() != nil {
+		// Nothing can be acknowledged any more: there is nothing to wait for.
+		b.stopServe()
+		<-b.serving
+		return nil
+	}
 	err := b.transport.Shutdown(ctx)
 	b.stopServe()
 	<-b.serving

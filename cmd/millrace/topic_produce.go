@@ -142,6 +142,7 @@ func (p *production) options(c *cli.Context) ([]kgo.Opt, error) {
 		kgo.ProduceRequestTimeout(min(timeout, 10*time.Second)),
 		kgo.ProducerBatchMaxBytes(1_000_000),
 		kgo.UnknownTopicRetries(1),
+		kgo.AllowIdempotentProduceCancellation(), // else a dead cluster would be waited for without end
 	}
 	codecs := map[string]kgo.CompressionCodec{
 		"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(), "lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
