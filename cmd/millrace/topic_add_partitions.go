@@ -60,7 +60,12 @@ func runTopicAddPartitions(c *cli.Context) error {
 	}
 	var out []topicStatus
 	r := result{cols: columns("TOPIC", "STATUS")}
-	for _, a := range answers.Sorted() {
+	for _, t := range topics {
+		a, ok := answers[t.Topic]
+		if !ok {
+			b.fail(&failure{code: exitFailed, what: "cannot add partitions to topic " + t.Topic, why: "the broker's answer does not mention it", fix: "millrace topic list"})
+			continue
+		}
 		if a.Err != nil {
 			b.fail(itemFailure("add partitions to topic "+a.Topic, a.Err, &a.ErrMessage))
 		} else {

@@ -78,7 +78,12 @@ func runTopicDelete(c *cli.Context) error {
 	}
 	var out []topicStatus
 	r := result{cols: columns("TOPIC", "STATUS")}
-	for _, a := range answers.Sorted() {
+	for _, t := range topics {
+		a, ok := answers[t.Topic]
+		if !ok {
+			b.fail(&failure{code: exitFailed, what: "cannot delete topic " + t.Topic, why: "the broker's answer does not mention it", fix: "millrace topic list"})
+			continue
+		}
 		if a.Err != nil {
 			b.fail(itemFailure("delete topic "+a.Topic, a.Err, &a.ErrMessage))
 		} else {

@@ -114,10 +114,13 @@ type production struct {
 	partition int32 // -1: the record's own
 	tombstone bool
 	output    *kgo.RecordFormatter
-	acks      bool // whether the broker tells offsets
+	// patience is how long no record may be acknowledged while some wait. The client's own limit counts from a record's
+	// timestamp, which may be years old.
+	patience time.Duration
 
 	mu struct {
 		sync.Mutex
+		sent  int64
 		acked int64
 		err   error
 		out   *bufio.Writer
@@ -132,14 +135,13 @@ type producedJSON struct {
 }
 
 func (p *production) options(c *cli.Context) ([]kgo.Opt, error) {
-	timeout := p.timeout
+	p.patience = p.timeout
 	if !c.IsSet("timeout") {
-		timeout = 30 * time.Second // longer than a broker's restart
+		p.patience = 30 * time.Second // longer than a broker's restart
 	}
 	options := []kgo.Opt{
 		kgo.DefaultProduceTopic(p.topic),
-		kgo.RecordDeliveryTimeout(timeout),
-		kgo.ProduceRequestTimeout(min(timeout, 10*time.Second)),
+		kgo.ProduceRequestTimeout(min(p.patience, 10*time.Second)),
 		kgo.ProducerBatchMaxBytes(1_000_000),
 		kgo.UnknownTopicRetries(1),
 		kgo.AllowIdempotentProduceCancellation(), // else a dead cluster would be waited for without end
@@ -154,7 +156,6 @@ func (p *production) options(c *cli.Context) ([]kgo.Opt, error) {
 		return nil, f
 	}
 	options = append(options, kgo.ProducerBatchCompression(codec))
-	p.acks = true
 	switch c.String("acks") {
 	case "all", "-1":
 		options = append(options, kgo.RequiredAcks(kgo.AllISRAcks()))
@@ -162,7 +163,6 @@ func (p *production) options(c *cli.Context) ([]kgo.Opt, error) {
 		options = append(options, kgo.RequiredAcks(kgo.LeaderAck()), kgo.DisableIdempotentWrite())
 	case "0", "none":
 		options = append(options, kgo.RequiredAcks(kgo.NoAck()), kgo.DisableIdempotentWrite())
-		p.acks = false
 	default:
 		f := usageError("--acks "+c.String("acks")+" makes no sense", "--acks all")
 		f.why = "it is one of all (-1), 1, 0"
@@ -217,6 +217,7 @@ func (p *production) run(ctx context.Context, options []kgo.Opt) error {
 	defer conn.Close()
 	conn.fails.arm(func(f *failure) { cancel(f) })
 	p.mu.out = bufio.NewWriterSize(p.stdout, 64<<10)
+	go p.watch(ctx, cancel)
 	began := time.Now()
 	read := int64(0)
 	var readErr error
@@ -233,6 +234,9 @@ func (p *production) run(ctx context.Context, options []kgo.Opt) error {
 		}
 		read++
 		p.dress(r)
+		p.mu.Lock()
+		p.mu.sent++
+		p.mu.Unlock()
 		conn.Produce(ctx, r, p.produced)
 	}
 	flushErr := conn.Flush(ctx)
@@ -240,6 +244,30 @@ func (p *production) run(ctx context.Context, options []kgo.Opt) error {
 		return writeError(err)
 	}
 	return p.finish(ctx, conn, read, time.Since(began), readErr, flushErr)
+}
+
+// watch ends a production that makes no progress: records wait, and none was acknowledged for a while.
+func (p *production) watch(ctx context.Context, cancel context.CancelCauseFunc) {
+	const looks = 20
+	ticker := time.NewTicker(max(p.patience/looks, time.Millisecond))
+	defer ticker.Stop()
+	var last int64
+	for stalled := 0; stalled <= looks; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		p.mu.Lock()
+		acked, waiting := p.mu.acked, p.mu.sent > p.mu.acked
+		p.mu.Unlock()
+		if acked != last || !waiting {
+			last, stalled = acked, 0
+			continue
+		}
+		stalled++
+	}
+	cancel(context.DeadlineExceeded)
 }
 
 // dress applies the flags to a record that was read.
@@ -288,6 +316,9 @@ func (p *production) finish(ctx context.Context, conn *connection, read int64, t
 	p.mu.Unlock()
 	// The first cause counts: an interruption, then the input, then what became of the records.
 	err := context.Cause(ctx)
+	if errors.Is(err, context.DeadlineExceeded) && recordErr != nil && !errors.Is(recordErr, context.Canceled) {
+		err = recordErr // it says more than that time is up
+	}
 	for _, later := range []error{readErr, recordErr, flushErr} {
 		if err == nil {
 			err = later
