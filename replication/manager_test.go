@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 type broker struct {
 	t           testing.TB
 	fs          vfs.FS
+	path        string
 	metaDir     string
 	wal         bool
 	tune        func(*Config)
@@ -32,7 +34,11 @@ type broker struct {
 }
 
 func newBroker(t testing.TB, tune ...func(*Config)) *broker {
-	b := &broker{t: t, fs: vfs.NewMem(1), metaDir: t.TempDir(), failed: make(chan error, 4)}
+	return newBrokerOn(t, vfs.NewMem(1), "data", false, tune...)
+}
+
+func newBrokerOn(t testing.TB, fsys vfs.FS, path string, wal bool, tune ...func(*Config)) *broker {
+	b := &broker{t: t, fs: fsys, path: path, wal: wal, metaDir: t.TempDir(), failed: make(chan error, 4)}
 	b.tune = func(c *Config) {
 		for _, fn := range tune {
 			fn(c)
@@ -55,11 +61,12 @@ func (b *broker) openStore() {
 	cfg := log.Default()
 	cfg.FS, cfg.Logger, cfg.WAL = b.fs, quiet(), b.wal
 	cfg.ReserveBytes, cfg.BallastBytes = 0, 0
+	cfg.WALFileBytes, cfg.WALInitialBytes = 1<<20, 1<<20
 	if b.tuneLog != nil {
 		b.tuneLog(&cfg)
 	}
 	var err error
-	b.dir, err = log.OpenDir("data", cfg)
+	b.dir, err = log.OpenDir(b.path, cfg)
 	require.NoError(b.t, err)
 	mc := metadata.Default()
 	mc.Dir, mc.NodeID, mc.DirectoryID, mc.Bootstrap, mc.Logger = b.metaDir, 0, b.dir.ID(), true, quiet()
@@ -150,7 +157,7 @@ func produce(t testing.TB, p *Partition, values ...string) AppendResult {
 
 // entries lists the log directory.
 func (b *broker) entries() (names []string) {
-	list, err := b.fs.List("data")
+	list, err := b.fs.List(b.path)
 	require.NoError(b.t, err)
 	for _, e := range list {
 		names = append(names, e.Name)
@@ -463,46 +470,65 @@ func TestLogDirs(t *testing.T) {
 	require.Equal(t, []LogDirReplica{{Topic: "orders", TopicID: id, Partition: 0, SizeBytes: int64(len(batch("a")))}}, dirs[0].Replicas)
 }
 
-// Many topics come and go while they are used: no race, no answer missing, nothing left over.
+// Topics come and go while they are produced to, read, waited for and trimmed: no race, no answer missing, nothing left over.
 func TestChurn(t *testing.T) {
-	b := newBroker(t)
-	done := make(chan struct{})
-	finished := make(chan struct{})
-	go func() {
-		defer close(finished)
-		for i := 0; ; i++ {
-			select {
-			case <-done:
-				return
-			default:
+	t.Run("memory", func(t *testing.T) { churn(t, newBroker(t)) })
+	t.Run("memory, write-ahead log", func(t *testing.T) { churn(t, newBrokerOn(t, vfs.NewMem(1), "data", true)) })
+	t.Run("disk", func(t *testing.T) { churn(t, newBrokerOn(t, vfs.OS(), t.TempDir(), false)) })
+	t.Run("disk, write-ahead log", func(t *testing.T) { churn(t, newBrokerOn(t, vfs.OS(), t.TempDir(), true)) })
+}
+
+func churn(t *testing.T, b *broker) {
+	stop := make(chan struct{})
+	var users sync.WaitGroup
+	for user := range 4 {
+		users.Go(func() {
+			for i := user; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				p, err := b.m.Partition(fmt.Sprint("t", i%3), 0)
+				if err != nil {
+					continue
+				}
+				r := newResult()
+				p.Append(AppendRequest{Records: batch("x"), Acks: int16(i%3) - 1, Timeout: time.Second, CurrentLeaderEpoch: -1, Waiter: r})
+				w, woken := waiter(1)
+				p.Park(w, NewReadRequest(p.StartOffset(), 1000))
+				res := p.Read(NewReadRequest(p.StartOffset(), 1000))
+				res.Slice.Release()
+				if i%7 == 0 {
+					_, err := p.DeleteRecords(b.ctx(), -1, -1)
+					if err != nil && !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrTimeout) && !errors.Is(err, ErrStorage) {
+						t.Errorf("delete records: %v", err)
+					}
+				}
+				got := r.wait(t)
+				if err := got.Err; err != nil && !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrTimeout) {
+					t.Errorf("append: %v", err)
+				}
+				if got.Err == nil && i%3 == 0 {
+					<-woken // acks=all: so it is readable, or was trimmed, or the partition is gone
+				}
+				w.Cancel()
 			}
-			p, err := b.m.Partition(fmt.Sprint("t", i%3), 0)
-			if err != nil {
-				continue
-			}
-			r := newResult()
-			p.Append(AppendRequest{Records: batch("x"), Acks: int16(i%3) - 1, Timeout: time.Second, CurrentLeaderEpoch: -1, Waiter: r})
-			res := p.Read(NewReadRequest(0, 1000))
-			res.Slice.Release()
-			w, _ := waiter(1)
-			p.Park(w, NewReadRequest(p.EndOffset(), 1000))
-			if res := r.wait(t); res.Err != nil && !errors.Is(res.Err, ErrNotLeader) && !errors.Is(res.Err, ErrTimeout) {
-				t.Errorf("append: %v", res.Err)
-			}
-			w.Cancel()
-		}
-	}()
-	for round := range 4 {
+		})
+	}
+	for round := range 3 {
 		for i := range 3 {
 			b.create(fmt.Sprint("t", i), 1, map[string]string{"millrace.flush.ack": fmt.Sprint(round%2 == 0)})
 		}
+		p := b.partition("t1", 0)
+		eventually(t, "the users have come by", func() bool { return p.HighWatermark() > 20 })
 		for i := range 3 {
 			b.delete(fmt.Sprint("t", i))
 		}
 		b.await()
 	}
-	close(done)
-	<-finished
+	close(stop)
+	users.Wait()
 	for range b.m.Partitions() {
 		t.Error("a partition is left")
 	}
