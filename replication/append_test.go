@@ -215,6 +215,23 @@ func TestOwnersAreReleased(t *testing.T) {
 	require.Equal(t, []string{"x", "y"}, b.read(0))
 }
 
+// Without an owner the caller's bytes are its own again after the call, also when the batch is queued behind another append.
+func TestQueuedBytesAreCopied(t *testing.T) {
+	b := newBench(t, withoutFlush)
+	var chained bool
+	var chain chainWaiter
+	chain = func() {
+		if !chained {
+			chained = true
+			bytes := batch("y")
+			b.p.Append(AppendRequest{Records: bytes, Acks: 1, CurrentLeaderEpoch: -1, Waiter: chain})
+			clear(bytes)
+		}
+	}
+	b.p.Append(AppendRequest{Records: batch("x"), Acks: 1, CurrentLeaderEpoch: -1, Waiter: chain})
+	require.Equal(t, []string{"x", "y"}, b.read(0))
+}
+
 type countingBuffer struct{ uses int }
 
 func (c *countingBuffer) Retain()  { c.uses++ }

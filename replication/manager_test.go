@@ -459,6 +459,75 @@ func TestDamagedPartitionIsOffline(t *testing.T) {
 	require.Equal(t, []string{"b"}, readValues(t, b.partition("orders", 1), 0))
 }
 
+// L5: with flush.ack=false the high watermark runs ahead of the disk; the checkpoint does not speak of what a power cut would take.
+func TestCheckpointIsDurable(t *testing.T) {
+	gate := newSyncGate(vfs.NewMem(1))
+	b := newBench(t, withFS(gate, "data"), withoutFlush)
+	b.produce("a")
+	require.NoError(t, b.p.log.Flush())
+	gate.close()
+	b.append(-1, "b").wait(t)
+	require.Equal(t, int64(2), b.p.HighWatermark())
+	gate.open()
+	require.NoError(t, b.m.checkpoint())
+	marks, err := readCheckpoint(gate, "data")
+	require.NoError(t, err)
+	require.Equal(t, map[checkpointKey]int64{{b.p.topic.id, 0}: 1}, marks)
+}
+
+// A leader of several replicas cannot tell from its own disk what is committed: after a restart it begins with the checkpointed high watermark.
+func TestRestartWithReplicas(t *testing.T) {
+	b := newBroker(t)
+	epoch, err := b.store.RegisterBroker(b.ctx(), metadata.Registration{
+		ID: 1, Incarnation: [16]byte{99}, Directories: []metadata.DirectoryID{{7}}, Version: "test",
+		Listeners:       []metadata.Listener{{Name: "PLAINTEXT", Host: "localhost", Port: 9093, Protocol: "PLAINTEXT"}},
+		MinFeatureLevel: metadata.MinFeatureLevel, MaxFeatureLevel: metadata.MaxFeatureLevel,
+	})
+	require.NoError(t, err)
+	res := b.store.CreateTopics(b.ctx(), []metadata.NewTopic{{Name: "orders", Partitions: -1, ReplicationFactor: -1, Assignments: [][]metadata.BrokerID{{0, 1}, {1, 0}}}}, false)
+	require.NoError(t, res[0].Err)
+	b.await()
+	p := b.partition("orders", 0)
+	require.True(t, p.IsLeader())
+	other := b.partition("orders", 1)
+	require.False(t, other.IsLeader())
+	leader, _ := other.Leader()
+	require.Equal(t, metadata.BrokerID(1), leader)
+	require.ErrorIs(t, other.Read(NewReadRequest(0, 10)).Err, ErrNotLeader)
+
+	follow := func(p *Partition, offset int64) ReadResult {
+		r := NewReadRequest(offset, 1<<20)
+		r.ReplicaID, r.BrokerEpoch, r.LogStartOffset, r.CurrentLeaderEpoch = 1, epoch, 0, p.LeaderEpoch()
+		res := p.Read(r)
+		res.Slice.Release()
+		return res
+	}
+	for i := range 2 {
+		r := newResult()
+		p.Append(AppendRequest{Records: batch("x"), Acks: -1, Timeout: time.Minute, CurrentLeaderEpoch: -1, Waiter: r})
+		eventually(t, "durable", func() bool { return p.log.DurableEnd() == int64(i+1) })
+		if i == 0 {
+			require.NoError(t, follow(p, 1).Err)
+			require.NoError(t, r.wait(t).Err)
+		} else {
+			r.pending(t)
+		}
+	}
+	require.Equal(t, int64(1), p.HighWatermark())
+	b.stop()
+	b.start()
+	p = b.partition("orders", 0)
+	require.True(t, p.IsLeader())
+	require.Equal(t, int64(2), p.EndOffset())
+	require.Equal(t, int64(1), p.HighWatermark())
+	_, _, _, err = p.ListOffset(OffsetLatest, false, -1)
+	require.ErrorIs(t, err, ErrOffsetNotAvailable, "R7")
+	require.Equal(t, int64(2), follow(p, 2).HighWatermark)
+	latest, _, _, err := p.ListOffset(OffsetLatest, false, -1)
+	require.NoError(t, err)
+	require.Equal(t, int64(2), latest)
+}
+
 func TestLogDirs(t *testing.T) {
 	b := newBroker(t)
 	id := b.create("orders", 1, nil)
@@ -521,7 +590,7 @@ func churn(t *testing.T, b *broker) {
 			b.create(fmt.Sprint("t", i), 1, map[string]string{"millrace.flush.ack": fmt.Sprint(round%2 == 0)})
 		}
 		p := b.partition("t1", 0)
-		eventually(t, "the users have come by", func() bool { return p.HighWatermark() > 20 })
+		eventually(t, "the users have come by", func() bool { return p.HighWatermark() > 10 })
 		for i := range 3 {
 			b.delete(fmt.Sprint("t", i))
 		}
