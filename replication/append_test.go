@@ -258,6 +258,18 @@ func TestPoisonedDirectory(t *testing.T) {
 	require.ErrorIs(t, dirs[0].Err, ErrStorage)
 }
 
+// The committer never waits for the partition: a report that finds the lock taken is taken in by whoever holds it, even when it comes after the holder's last look inside.
+func TestReportWhileLocked(t *testing.T) {
+	b := newBench(t)
+	b.p.log.Notify(func(int64) {}) // the reports are made by hand
+	waits := b.append(-1, "a")
+	eventually(t, "durable", func() bool { return b.p.log.DurableEnd() == 1 })
+	waits.pending(t)
+	var late chainWaiter = func() { b.p.flushed.Store(true) } // what notifyFlushed does when its TryLock fails, at the latest moment
+	b.p.Append(AppendRequest{Records: batch("x"), Acks: 2, CurrentLeaderEpoch: -1, Waiter: late})
+	require.NoError(t, waits.wait(t).Err)
+}
+
 // The log's definite errors reach the producer as they are.
 func TestLogErrorsPassThrough(t *testing.T) {
 	b := newBench(t)

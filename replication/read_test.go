@@ -28,6 +28,15 @@ func TestReadBounds(t *testing.T) {
 	}
 }
 
+// I3: a read from below the high watermark stops at it.
+func TestReadStopsAtTheHighWatermark(t *testing.T) {
+	b := newBench(t, withReplicas(0, 1))
+	b.append(1, "a").wait(t)
+	b.append(1, "b").wait(t)
+	require.NoError(t, b.follow(1, 1).Err)
+	require.Equal(t, []string{"a"}, b.read(0))
+}
+
 // Fetch limits: whole batches, at least one if asked, none if it does not fit (R22).
 func TestReadLimits(t *testing.T) {
 	b := newBench(t)
