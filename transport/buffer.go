@@ -78,6 +78,8 @@ type chunks struct {
 const (
 	// chunkBytes is the unit of reading and writing record bytes: larger writes cost more per byte, smaller ones more calls.
 	chunkBytes = 256 << 10
+	// chunkCapacity has room for headers, so that a response of whole chunks of records takes as many writes and no small one after.
+	chunkCapacity = chunkBytes + 2<<10
 	// smallChunkBytes is used when too many large chunks are out, and for responses that need no more.
 	smallChunkBytes = 16 << 10
 )
@@ -87,7 +89,7 @@ func (p *chunks) get(size int) *buffer {
 	n, pool := smallChunkBytes, &p.smalls
 	if size > smallChunkBytes {
 		if p.out.Add(1) <= p.max {
-			n, pool = chunkBytes, &p.larges
+			n, pool = chunkCapacity, &p.larges
 		} else {
 			p.out.Add(-1)
 		}
@@ -100,7 +102,7 @@ func (p *chunks) get(size int) *buffer {
 
 func (p *chunks) put(b *buffer) {
 	b.b = b.b[:0]
-	if cap(b.b) != chunkBytes {
+	if cap(b.b) != chunkCapacity {
 		p.smalls.Put(b)
 		return
 	}

@@ -112,7 +112,7 @@ func (c *Conn) writeGathered() error {
 func (c *Conn) writeBytes(p []byte) error {
 	for {
 		c.armWrite()
-		n, err := c.net.Write(p[:min(len(p), chunkBytes)])
+		n, err := c.net.Write(p[:min(len(p), chunkCapacity)])
 		c.listener.metrics.bytesOut.Add(int64(n))
 		if p = p[n:]; err != nil || len(p) == 0 {
 			return err
