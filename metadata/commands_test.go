@@ -379,3 +379,18 @@ func TestChain(t *testing.T) {
 	f.must(part(11, 1, 3))
 	require.Len(t, f.st.chains, maxChains)
 }
+
+// Placements name directories by index, few and many of them.
+func TestPlacementRoundTrip(t *testing.T) {
+	for _, n := range []int{1, fewDirectories - 1, fewDirectories, fewDirectories + 1, 200} {
+		var sets []replicaSet
+		for i := range 3 * n {
+			sets = append(sets, replicaSet{[]BrokerID{1, 2}, []DirectoryID{{byte(i % n), 1}, {byte(i * 7 % n), 1}}})
+		}
+		m := encodePlacement(sets)
+		require.LessOrEqual(t, len(m.Directories), n)
+		back, err := decodePlacement(m)
+		require.NoError(t, err)
+		require.Equal(t, sets, back)
+	}
+}

@@ -17,29 +17,60 @@ type replicaSet struct {
 // replicas a partition then takes some ten bytes instead of sixty.
 type placementEncoder struct {
 	m     pb.Placement
-	index map[DirectoryID]uint32
+	known []DirectoryID          // as in m, for as long as looking through it beats a map
+	index map[DirectoryID]uint32 // all of them, once there are more than fewDirectories
+}
+
+const fewDirectories = 16
+
+// grow makes room for that many more partitions and replicas.
+func (e *placementEncoder) grow(partitions, replicas int) {
+	e.m.ReplicaCounts = slices.Grow(e.m.ReplicaCounts, partitions)
+	e.m.Replicas = slices.Grow(e.m.Replicas, replicas)
+	e.m.ReplicaDirectories = slices.Grow(e.m.ReplicaDirectories, replicas)
 }
 
 func (e *placementEncoder) add(replicas []BrokerID, directories []DirectoryID) {
-	if e.index == nil {
-		e.index = make(map[DirectoryID]uint32)
-	}
 	e.m.ReplicaCounts = append(e.m.ReplicaCounts, uint32(len(replicas)))
 	for i, r := range replicas {
 		e.m.Replicas = append(e.m.Replicas, int32(r))
-		dir := directories[i]
-		n, ok := e.index[dir]
-		if !ok {
-			n = uint32(len(e.m.Directories))
-			e.index[dir] = n
-			e.m.Directories = append(e.m.Directories, slices.Clone(dir[:]))
-		}
-		e.m.ReplicaDirectories = append(e.m.ReplicaDirectories, n)
+		e.m.ReplicaDirectories = append(e.m.ReplicaDirectories, e.directory(directories[i]))
 	}
+}
+
+// directory returns the index of a directory id, which it adds if it is new.
+func (e *placementEncoder) directory(dir DirectoryID) uint32 {
+	if e.index == nil {
+		if i := slices.Index(e.known, dir); i >= 0 {
+			return uint32(i)
+		}
+	} else if i, ok := e.index[dir]; ok {
+		return i
+	}
+	n := uint32(len(e.m.Directories))
+	e.m.Directories = append(e.m.Directories, slices.Clone(dir[:]))
+	switch {
+	case n < fewDirectories:
+		e.known = append(e.known, dir)
+	case n == fewDirectories:
+		e.index = make(map[DirectoryID]uint32)
+		for i, d := range e.known {
+			e.index[d] = uint32(i)
+		}
+		e.index[dir] = n
+	default:
+		e.index[dir] = n
+	}
+	return n
 }
 
 func encodePlacement(sets []replicaSet) *pb.Placement {
 	var e placementEncoder
+	replicas := 0
+	for _, s := range sets {
+		replicas += len(s.replicas)
+	}
+	e.grow(len(sets), replicas)
 	for _, s := range sets {
 		e.add(s.replicas, s.directories)
 	}

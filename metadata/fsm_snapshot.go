@@ -161,7 +161,21 @@ func (sw *snapshotWriter) writeTombstones(stones tree[TopicID, tombstone]) error
 
 func encodePartitions(partitions []Partition) *pb.SnapshotPartitions {
 	var e placementEncoder
-	m := &pb.SnapshotPartitions{}
+	replicas, isr := 0, 0
+	for i := range partitions {
+		replicas += len(partitions[i].Replicas)
+		isr += len(partitions[i].ISR)
+	}
+	e.grow(len(partitions), replicas)
+	n := len(partitions)
+	m := &pb.SnapshotPartitions{
+		Leaders:         make([]int32, 0, n),
+		LeaderEpochs:    make([]int32, 0, n),
+		PartitionEpochs: make([]int32, 0, n),
+		IsrCounts:       make([]uint32, 0, n),
+		ElrCounts:       make([]uint32, 0, n),
+		Isr:             make([]int32, 0, isr),
+	}
 	for i := range partitions {
 		p := &partitions[i]
 		e.add(p.Replicas, p.Directories)

@@ -25,8 +25,6 @@ const (
 	databaseFile = "raft.db"
 	// lockWait bounds how long Open waits for another process to let go of the directory.
 	lockWait = time.Second
-	// logCacheEntries is how many entries stay in memory for replication; see dataplane.md 10.
-	logCacheEntries = 4096
 )
 
 // Store is this broker's copy of the cluster's metadata and its way to change it. All methods may be called from any
@@ -113,10 +111,7 @@ func Open(cfg Config) (_ *Store, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open metadata snapshots in %s: %w", cfg.Dir, err)
 	}
-	logs, stable, err := s.guardedStores(snaps)
-	if err != nil {
-		return nil, err
-	}
+	logs, stable := s.guardedStores(snaps)
 	found, err := recoverState(cfg.Dir, snaps, logs, cfg.Logger)
 	if err != nil {
 		return nil, err
@@ -222,18 +217,14 @@ func damagedDatabase(path string, err error) error {
 }
 
 // guardedStores stacks what Raft writes to: cache, guard, file.
-func (s *Store) guardedStores(snaps raft.SnapshotStore) (raft.LogStore, raft.StableStore, error) {
+func (s *Store) guardedStores(snaps raft.SnapshotStore) (raft.LogStore, raft.StableStore) {
 	g := &guard{failure: s.fail}
 	var file raft.LogStore = s.db
 	if s.cfg.wrapLogs != nil {
 		file = s.cfg.wrapLogs(file)
 	}
 	logs := &logStore{next: file, guard: g, floor: func() (uint64, error) { return olderSnapshot(snaps) }}
-	cache, err := raft.NewLogCache(logCacheEntries, logs)
-	if err != nil {
-		return nil, nil, err
-	}
-	return cache, &stableStore{next: s.db, guard: g}, nil
+	return newLogCache(logs), &stableStore{next: s.db, guard: g}
 }
 
 // olderSnapshot returns the Raft index of the older retained snapshot, 0 while there is none.
