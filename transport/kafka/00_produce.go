@@ -63,6 +63,10 @@ type produceOutcome struct {
 // in the pool.
 const maxPooledPartitions = 4096
 
+// producePartitionBytes is about what one partition of a request costs until it is
+// answered, records apart.
+const producePartitionBytes = 400
+
 func (h *Handlers) produce(c *call) {
 	p := h.produceCalls.Get().(*produceCall)
 	p.call = *c
@@ -72,6 +76,10 @@ func (h *Handlers) produce(c *call) {
 		return
 	}
 	n := len(p.body.partitions)
+	if !p.hold(int64(n) * producePartitionBytes) {
+		p.recycle()
+		return
+	}
 	p.outcomes = slices.Grow(p.outcomes[:0], n)[:n]
 	for i := range p.outcomes {
 		p.outcomes[i] = produceOutcome{appendAt: -1}
@@ -199,6 +207,7 @@ func (p *produceCall) complete() {
 		p.answer()
 	}
 	p.h.metrics.duration(keyProduce, p.appended.Sub(p.started), time.Since(p.appended))
+	p.release()
 	p.recycle()
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
 
 	"github.com/millrace/millrace/metadata"
 	"github.com/millrace/millrace/replication"
@@ -77,6 +78,7 @@ type Handlers struct {
 
 	metrics  *metrics
 	decoding *semaphore.Weighted
+	noise    *rate.Limiter // of log lines that any client can cause
 	sessions *sessionCache
 	settings brokerSettings
 	creator  topicCreator
@@ -99,6 +101,7 @@ func New(cfg Config) (*Handlers, error) {
 	h := &Handlers{cfg: cfg, logger: cfg.Logger, apis: table()}
 	h.byKey = index(h.apis)
 	h.versions = newAPIVersionsAnswers(h.apis)
+	h.noise = rate.NewLimiter(10, 50)
 	h.decoding = semaphore.NewWeighted(cfg.DecodeBudgetBytes)
 	h.settings.init(cfg)
 	h.sessions = newSessionCache(h.settings.sessionSlots(), sessionPartitions, time.Now)
@@ -178,8 +181,11 @@ const (
 
 // admit waits for the memory that decoding may take (N4). It returns false when
 // the connection died meanwhile.
-func (c *call) admit() bool {
-	cost := min(int64(len(c.req.Body))*decodeFactor, c.h.cfg.DecodeBudgetBytes)
+func (c *call) admit() bool { return c.hold(int64(len(c.req.Body)) * decodeFactor) }
+
+// hold waits for bytes of the decode budget, which the call has until release.
+func (c *call) hold(bytes int64) bool {
+	cost := min(bytes, c.h.cfg.DecodeBudgetBytes)
 	if cost <= decodeFree {
 		return true
 	}
@@ -219,8 +225,10 @@ func (c *call) release() {
 func (c *call) malformed(err error) {
 	c.release()
 	name := c.h.byKey[c.req.Key].name
-	c.h.logger.Warn("malformed request: closing the connection", "request", name, "version", c.req.Version,
-		"client", c.req.ClientID, "address", c.req.Conn.RemoteAddr(), "error", err)
+	if c.h.noise.Allow() {
+		c.h.logger.Warn("malformed request: closing the connection", "request", name, "version", c.req.Version,
+			"client", c.req.ClientID, "address", c.req.Conn.RemoteAddr(), "error", err)
+	}
 	c.req.CloseConn(fmt.Sprintf("malformed %s v%d: %v", name, c.req.Version, err))
 }
 
@@ -279,10 +287,14 @@ func answerWaiting[Q any, R request[Q]](f func(*Handlers, *call, R) kmsg.Respons
 	}
 }
 
+// minAdminTimeout is what a request gets that does not want to wait at all: long
+// enough for its command to be on its way, which is what Kafka gives it too.
+const minAdminTimeout = 100 * time.Millisecond
+
 // adminContext bounds an admin request by its own timeout and by the broker's;
 // it ends with the connection and with the handlers.
 func (c *call) adminContext(timeoutMillis int32) (context.Context, context.CancelFunc) {
-	timeout := min(max(time.Duration(timeoutMillis)*time.Millisecond, 0), c.h.cfg.AdminTimeout)
+	timeout := min(max(time.Duration(timeoutMillis)*time.Millisecond, minAdminTimeout), c.h.cfg.AdminTimeout)
 	ctx, cancel := context.WithTimeout(c.req.Context(), timeout)
 	stop := context.AfterFunc(c.h.ctx, cancel)
 	return ctx, func() { stop(); cancel() }
