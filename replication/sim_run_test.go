@@ -8,6 +8,7 @@ import (
 
 var (
 	simSeeds = flag.Uint64("sim.seeds", 5000, "number of seeds the simulator plays")
+	simFirst = flag.Uint64("sim.first", 1, "first seed")
 	simSeed  = flag.Uint64("sim.seed", 0, "play this one seed with a trace")
 )
 
@@ -24,9 +25,10 @@ func TestSimulation(t *testing.T) {
 	}
 	acked := 0
 	for seed := range *simSeeds {
-		s := newSim(simOptions{seed: seed + 1, steps: simSteps})
+		seed += *simFirst
+		s := newSim(simOptions{seed: seed, steps: simSteps})
 		if err := s.run(); err != nil {
-			t.Fatalf("%v\nreplay with -sim.seed=%d", err, seed+1)
+			t.Fatalf("%v\nreplay with -sim.seed=%d", err, seed)
 		}
 		acked += s.acked
 	}

@@ -59,6 +59,7 @@ type simNode struct {
 	checkpoint  int64 // high watermark checkpoint on disk
 	clean       bool  // how it stopped
 	wiped       bool  // its disk is new since its last registration
+	fresh       int   // index of the metadata that shows its newest disk
 	waiters     map[Waiter]simProduce
 	hwSeen      int64
 	kept        []waiting // of the mutant "old waiter"
@@ -524,8 +525,8 @@ func (s *sim) completed(n *simNode, a Action) {
 		}
 		holders := 0
 		for _, r := range s.nodes {
-			// A disk that is gone held what its broker had reported: that is what the other min.insync.replicas - 1 are for.
-			if r.wiped || a.Offset < s.stable(r) && (a.Offset < r.log.start || r.log.records[a.Offset] == s.committed[a.Offset]) {
+			// A disk that is gone held what its broker had reported, and the leader may not know yet: that is what the other min.insync.replicas - 1 are for.
+			if r.wiped || r.fresh > n.applied || a.Offset < s.stable(r) && (a.Offset < r.log.start || r.log.records[a.Offset] == s.committed[a.Offset]) {
 				holders++
 			}
 		}
@@ -729,6 +730,9 @@ func (s *sim) start(n *simNode) {
 		n.applied = -1
 	}
 	s.register(n)
+	if n.wiped {
+		n.fresh = n.registered
+	}
 	s.step(n, &Restart{Clean: n.clean, StartOffset: n.log.start, DurableEnd: n.log.durable, EndOffset: n.log.end(), LastEpoch: n.log.lastEpoch(), HighWatermark: n.checkpoint, Policy: s.policy()})
 	n.wiped = false
 }
