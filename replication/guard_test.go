@@ -146,7 +146,11 @@ func (f writeGatedFile) WritevAt(bufs [][]byte, off int64) (int, error) {
 
 // benchPartitions makes n led partitions on one directory of the real file system.
 func benchPartitions(b *testing.B, n int, flush bool) []*Partition {
-	opts := []benchOption{withFS(vfs.OS(), b.TempDir()), withWAL}
+	opts := []benchOption{withFS(vfs.OS(), b.TempDir()), withWAL, func(c *benchConfig) {
+		c.tune = func(c *log.Config) {
+			c.WALFileBytes, c.WALInitialBytes = log.Default().WALFileBytes, log.Default().WALFileBytes
+		}
+	}}
 	if !flush {
 		opts = append(opts, withoutFlush)
 	}

@@ -69,12 +69,15 @@ func defaultSettings(t testing.TB) metadata.TopicSettings {
 	return s
 }
 
-func openDir(t testing.TB, fsys vfs.FS, path string, wal bool, onFailure func(error)) *log.Dir {
+func openDir(t testing.TB, c *benchConfig) *log.Dir {
 	cfg := log.Default()
-	cfg.FS, cfg.Logger, cfg.OnFailure, cfg.WAL = fsys, quiet(), onFailure, wal
+	cfg.FS, cfg.Logger, cfg.WAL = c.fs, quiet(), c.wal
 	cfg.WALFileBytes, cfg.WALInitialBytes = 1<<20, 1<<20
 	cfg.ReserveBytes, cfg.BallastBytes = 0, 0
-	dir, err := log.OpenDir(path, cfg)
+	if c.tune != nil {
+		c.tune(&cfg)
+	}
+	dir, err := log.OpenDir(c.path, cfg)
 	require.NoError(t, err)
 	return dir
 }
@@ -86,7 +89,7 @@ func newBench(t testing.TB, opts ...benchOption) *bench {
 		o(&c)
 	}
 	b := &bench{t: t, fs: c.fs, fail: make(chan error, 1)}
-	b.dir = openDir(t, c.fs, c.path, c.wal, func(error) {})
+	b.dir = openDir(t, &c)
 	cfg := Default()
 	cfg.Dir, cfg.FS, cfg.Logger = b.dir, c.fs, quiet()
 	cfg.OnFailure = func(err error) { b.fail <- err }
