@@ -14,13 +14,15 @@ import (
 type AppendRequest struct {
 	// Records is one validated record batch; base offset and leader epoch are patched in place.
 	Records []byte
-	// Owner owns Records. Nil: the bytes are valid only during the call of [Partition.Append], which then copies them if it has to queue them.
+	// Owner owns Records. Nil: the bytes are valid only during the call of [Partition.Append], which then copies them
+	// if it has to queue them.
 	Owner log.Buffer
 	// Acks is -1 (all), 1 or 0.
 	Acks int16
 	// Timeout bounds the wait for the acknowledgement, not the append.
 	Timeout time.Duration
-	// CurrentLeaderEpoch is the leader epoch the caller believes in, -1 for any. The zero value is epoch 0: say -1 when there is none.
+	// CurrentLeaderEpoch is the leader epoch the caller believes in, -1 for any. The zero value is epoch 0: say -1 when
+	// there is none.
 	CurrentLeaderEpoch int32
 	// Waiter gets the result, together with Index.
 	Waiter AppendWaiter
@@ -29,8 +31,8 @@ type AppendRequest struct {
 
 // AppendWaiter is told the outcome of an append.
 type AppendWaiter interface {
-	// Appended is called exactly once per Append: inside it, or later on the goroutine of another appender, of the log's committer or of a timer. No lock of this
-	// package is held. It must not block, and so must not append.
+	// Appended is called exactly once per Append: inside it, or later on the goroutine of another appender, of the
+	// log's committer or of a timer. No lock of this package is held. It must not block, and so must not append.
 	Appended(index int, r AppendResult)
 }
 
@@ -47,12 +49,14 @@ type AppendResult struct {
 	Err error
 }
 
-// appendRounds is how many rounds one appender drains for others before it hands the queue to the manager's drainer. Whoever appends to a busy partition would otherwise
-// be kept from reading its own connection for as long as others keep coming.
+// appendRounds is how many rounds one appender drains for others before it hands the queue to the manager's drainer.
+// Whoever appends to a busy partition would otherwise be kept from reading its own connection for as long as others
+// keep coming.
 const appendRounds = 8
 
-// Append appends one batch. Concurrent appenders are combined: the first one drains the queue, all that wait are written by one call of the log, and nobody else
-// blocks on the partition. The order of calls from one goroutine is the order in the log.
+// Append appends one batch. Concurrent appenders are combined: the first one drains the queue, all that wait are
+// written by one call of the log, and nobody else blocks on the partition. The order of calls from one goroutine is the
+// order in the log.
 func (p *Partition) Append(r AppendRequest) {
 	q := &p.queue
 	q.Lock()
@@ -188,12 +192,14 @@ func (p *Partition) appendSets(now Instant) {
 	}
 }
 
-// corruptError is what a partition answers whose log holds damage (L9). What was appended before may still be acknowledged nowhere and visible to nobody, so it is indefinite.
+// corruptError is what a partition answers whose log holds damage (L9). What was appended before may still be
+// acknowledged nowhere and visible to nobody, so it is indefinite.
 func (p *Partition) corruptError(err error) error {
 	return fmt.Errorf("partition %s-%d is offline: %w: %w", p.topic.name, p.partition, ErrStorage, err)
 }
 
-// storageError wraps an error of the log; the end of the directory becomes ErrStorage, everything else keeps its own meaning.
+// storageError wraps an error of the log; the end of the directory becomes ErrStorage, everything else keeps its own
+// meaning.
 func (p *Partition) storageError(verb string, err error) error {
 	if errors.Is(err, log.ErrPoisoned) || errors.Is(err, log.ErrClosed) {
 		return fmt.Errorf("%s %s-%d: %w: %w", verb, p.topic.name, p.partition, ErrStorage, err)

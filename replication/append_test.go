@@ -166,7 +166,8 @@ func TestConcurrentAppends(t *testing.T) {
 	require.Len(t, seen, producers*each)
 }
 
-// An appender that has drained for others long enough hands the queue over; nothing is lost on the way, also when the manager closes.
+// An appender that has drained for others long enough hands the queue over; nothing is lost on the way, also when the
+// manager closes.
 func TestHandOver(t *testing.T) {
 	b := newBench(t, withoutFlush)
 	var wg sync.WaitGroup
@@ -215,7 +216,8 @@ func TestOwnersAreReleased(t *testing.T) {
 	require.Equal(t, []string{"x", "y"}, b.read(0))
 }
 
-// Without an owner the caller's bytes are its own again after the call, also when the batch is queued behind another append.
+// Without an owner the caller's bytes are its own again after the call, also when the batch is queued behind another
+// append.
 func TestQueuedBytesAreCopied(t *testing.T) {
 	b := newBench(t, withoutFlush)
 	var chained bool
@@ -258,7 +260,8 @@ func TestPoisonedDirectory(t *testing.T) {
 	require.ErrorIs(t, dirs[0].Err, ErrStorage)
 }
 
-// The committer never waits for the partition: a report that finds the lock taken is taken in by whoever holds it, even when it comes after the holder's last look inside.
+// The committer never waits for the partition: a report that finds the lock taken is taken in by whoever holds it, even
+// when it comes after the holder's last look inside.
 func TestReportWhileLocked(t *testing.T) {
 	b := newBench(t)
 	b.p.log.Notify(func(int64) {}) // the reports are made by hand

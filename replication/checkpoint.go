@@ -17,7 +17,8 @@ import (
 // checkpointName is Kafka's name for the file of high watermarks, in the log directory.
 const checkpointName = "replication-offset-checkpoint"
 
-// checkpointKey names a partition by topic id: a topic that was recreated under its name has no high watermark from its predecessor (D14).
+// checkpointKey names a partition by topic id: a topic that was recreated under its name has no high watermark from its
+// predecessor (D14).
 type checkpointKey struct {
 	id        metadata.TopicID
 	partition int32
@@ -79,7 +80,8 @@ func encodeCheckpoint(entries []checkpointEntry) []byte {
 
 var errBadCheckpoint = errors.New("not a high watermark checkpoint")
 
-// decodeCheckpoint reads what encodeCheckpoint wrote. Anything else is an error: the file is a hint and is then ignored as a whole (L5).
+// decodeCheckpoint reads what encodeCheckpoint wrote. Anything else is an error: the file is a hint and is then ignored
+// as a whole (L5).
 func decodeCheckpoint(b []byte) (map[checkpointKey]int64, error) {
 	at := bytes.LastIndex(b, []byte("#crc32c 0 "))
 	if at < 0 || len(b) == 0 || b[len(b)-1] != '\n' {
@@ -116,8 +118,8 @@ func decodeCheckpoint(b []byte) (map[checkpointKey]int64, error) {
 	return marks, nil
 }
 
-// readCheckpoint returns the high watermarks of the last run. None at all is not an error: with one replica they follow from the log, with more the new leader learns them from the
-// others' fetches (R7).
+// readCheckpoint returns the high watermarks of the last run. None at all is not an error: with one replica they follow
+// from the log, with more the new leader learns them from the others' fetches (R7).
 func readCheckpoint(fsys vfs.FS, dir string) (map[checkpointKey]int64, error) {
 	b, err := vfs.ReadFile(fsys, vfs.Join(dir, checkpointName))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -25,7 +25,8 @@ type Metadata interface {
 type Config struct {
 	// BrokerID is this broker.
 	BrokerID metadata.BrokerID
-	// Incarnation is that of this process's registration: no replica starts before the metadata shows the broker registered under it (M16).
+	// Incarnation is that of this process's registration: no replica starts before the metadata shows the broker
+	// registered under it (M16).
 	Incarnation [16]byte
 	// Dir holds the logs. The manager uses it but does not close it.
 	Dir *log.Dir
@@ -33,18 +34,21 @@ type Config struct {
 	FS vfs.FS
 	// Store is the metadata.
 	Store Metadata
-	// BrokerConfig returns the broker's effective configuration, which topics inherit: only keys that were set. It is asked again after each change of the metadata. Nil: none.
+	// BrokerConfig returns the broker's effective configuration, which topics inherit: only keys that were set. It is
+	// asked again after each change of the metadata. Nil: none.
 	BrokerConfig func() map[string]string
 	// Logger gets one line per role change, creation, deletion and failure. Default slog.Default().
 	Logger *slog.Logger
 	// Registerer gets the collectors of metrics.go; nil registers nothing.
 	Registerer prometheus.Registerer
-	// PartitionMetrics is millrace.metrics.partition.level: "auto" exports series per partition while this broker leads at most 2,000, "always", "never".
+	// PartitionMetrics is millrace.metrics.partition.level: "auto" exports series per partition while this broker leads
+	// at most 2,000, "always", "never".
 	PartitionMetrics string
 
 	// TickInterval is the pause between two ticks of the log directory: rolls, retention, background syncs.
 	TickInterval time.Duration
-	// CheckpointInterval is the pause between two writes of the high watermark checkpoint (replica.high.watermark.checkpoint.interval.ms).
+	// CheckpointInterval is the pause between two writes of the high watermark checkpoint
+	// (replica.high.watermark.checkpoint.interval.ms).
 	CheckpointInterval time.Duration
 	// RetryInterval is the pause before a partition that could not be opened or created is tried again.
 	RetryInterval time.Duration
@@ -55,8 +59,8 @@ type Config struct {
 	// Workers bounds the logs that are created or deleted at once.
 	Workers int
 
-	// OnFailure is called once when the broker cannot go on: the log directory is poisoned (L2), or another process has registered under this broker's id (M13). It must not
-	// wait for the manager's Close.
+	// OnFailure is called once when the broker cannot go on: the log directory is poisoned (L2), or another process has
+	// registered under this broker's id (M13). It must not wait for the manager's Close.
 	OnFailure func(error)
 }
 

@@ -28,8 +28,9 @@ var roleNames = [...]string{"none", "leader", "follower", "halted", "removed"}
 // String returns the name of the role.
 func (r Role) String() string { return roleNames[r] }
 
-// Core is the protocol of one replica of one partition: a state machine without goroutine, clock, lock or I/O. A driver feeds it events with
-// [Core.Step] and carries out the actions it answers with, in order; a simulator does the same with many cores and one random generator.
+// Core is the protocol of one replica of one partition: a state machine without goroutine, clock, lock or I/O. A driver
+// feeds it events with [Core.Step] and carries out the actions it answers with, in order; a simulator does the same
+// with many cores and one random generator.
 //
 // Invariants, between two steps:
 //
@@ -41,7 +42,8 @@ type Core struct {
 	self   metadata.BrokerID
 	policy Policy
 
-	// The log as last reported. generation counts the cuts of this log, so that a flush of what was cut does not count (W7).
+	// The log as last reported. generation counts the cuts of this log, so that a flush of what was cut does not count
+	// (W7).
 	start      int64 // first offset
 	durable    int64 // on stable storage below
 	end        int64 // next offset to be assigned
@@ -50,7 +52,8 @@ type Core struct {
 
 	// highWatermark is exclusive: the first offset not known to be committed.
 	highWatermark int64
-	// highWatermarkEpoch is the leader epoch in which it was last confirmed; after a restart the epoch of the last batch, which is not later.
+	// highWatermarkEpoch is the leader epoch in which it was last confirmed; after a restart the epoch of the last
+	// batch, which is not later.
 	highWatermarkEpoch int32
 
 	// The committed record of the partition.
@@ -75,8 +78,9 @@ func NewCore(self metadata.BrokerID) *Core {
 	return &Core{self: self, leader: metadata.NoBroker, leaderEpoch: -1, partitionEpoch: -1, lastEpoch: -1, uncleanEpoch: -1, highWatermarkEpoch: -1}
 }
 
-// Step takes one event at the time now, which never goes back, and returns what to do about it. The list is valid until the next Step; a driver that has to
-// deliver an event in answer to an action (see [Appended]) copies or finishes the list first.
+// Step takes one event at the time now, which never goes back, and returns what to do about it. The list is valid until
+// the next Step; a driver that has to deliver an event in answer to an action (see [Appended]) copies or finishes the
+// list first.
 func (c *Core) Step(now Instant, ev Event) []Action {
 	c.actions = c.actions[:0]
 	if c.role == RoleHalted || c.role == RoleRemoved {
@@ -146,7 +150,8 @@ func (c *Core) Generation() uint64 { return c.generation }
 // ISR returns the committed in-sync replicas; the caller must not change the slice.
 func (c *Core) ISR() []metadata.BrokerID { return c.isr }
 
-// OffsetAvailable says whether a leader may tell clients its high watermark as "latest": it may not until it has committed up to the start of its epoch (R7).
+// OffsetAvailable says whether a leader may tell clients its high watermark as "latest": it may not until it has
+// committed up to the start of its epoch (R7).
 func (c *Core) OffsetAvailable() bool {
 	return c.role == RoleLeader && c.highWatermark >= c.leading.epochStart
 }
@@ -154,7 +159,8 @@ func (c *Core) OffsetAvailable() bool {
 // EpochStart returns the end of the log at the election of this leader, which is the first offset of its epoch (R4).
 func (c *Core) EpochStart() int64 { return c.leading.epochStart }
 
-// position is what this replica holds as a promise to others: its durable end, or its end when the topic does without a flush (wal.md 5).
+// position is what this replica holds as a promise to others: its durable end, or its end when the topic does without a
+// flush (wal.md 5).
 func (c *Core) position() int64 {
 	if c.policy.FlushAck {
 		return c.durable
@@ -165,7 +171,8 @@ func (c *Core) position() int64 {
 func (c *Core) restart(ev *Restart) {
 	c.policy = ev.Policy
 	c.start, c.durable, c.end, c.lastEpoch = ev.StartOffset, ev.DurableEnd, ev.EndOffset, ev.LastEpoch
-	// A crash may have taken what the checkpoint speaks of: without proof of a clean stop only what is known to be on disk counts (I12).
+	// A crash may have taken what the checkpoint speaks of: without proof of a clean stop only what is known to be on
+	// disk counts (I12).
 	limit := c.end
 	if !ev.Clean {
 		limit = c.durable
@@ -179,7 +186,8 @@ func (c *Core) configure(now Instant, ev *Configure) {
 	flush := ev.Policy.FlushAck && !c.policy.FlushAck
 	c.policy = ev.Policy
 	if flush && c.durable < c.end {
-		// What was acknowledged without a flush becomes durable at once, or positions would stand still until the next commit (wal.md 5).
+		// What was acknowledged without a flush becomes durable at once, or positions would stand still until the next
+		// commit (wal.md 5).
 		c.act(Action{Kind: ActionFlush})
 	}
 	switch c.role {
@@ -206,7 +214,8 @@ func (c *Core) metadataDelta(now Instant, ev *MetadataDelta) {
 		c.isr = append(c.isr[:0], ev.ISR...)
 	}
 	if newEpoch {
-		// R23: what waits was appended in an epoch that is over. It may be truncated and another record may take its offset.
+		// R23: what waits was appended in an epoch that is over. It may be truncated and another record may take its
+		// offset.
 		c.failWaiters(ErrLeadershipLost)
 		switch {
 		case ev.Leader == c.self:

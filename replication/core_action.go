@@ -9,9 +9,11 @@ type ActionKind uint8
 const (
 	// ActionAppend: append Waiter's batch in LeaderEpoch and answer with [Appended], see there.
 	ActionAppend ActionKind = iota + 1
-	// ActionReplicate: append the records of the response at hand as they are and answer with [Appended] before any other event (R17, R21).
+	// ActionReplicate: append the records of the response at hand as they are and answer with [Appended] before any
+	// other event (R17, R21).
 	ActionReplicate
-	// ActionFlush: make the log durable up to its end. Needed only when FlushAck has just been switched on; a log with FlushAck commits by itself.
+	// ActionFlush: make the log durable up to its end. Needed only when FlushAck has just been switched on; a log with
+	// FlushAck commits by itself.
 	ActionFlush
 	// ActionTruncate: cut the log to end at Offset, durably, and answer with [Truncated] before any other event (W14).
 	ActionTruncate
@@ -21,15 +23,20 @@ const (
 	ActionTrim
 	// ActionSendFetch: ask Broker for records from Offset in LeaderEpoch; LastEpoch and Seq go with it.
 	ActionSendFetch
-	// ActionAnswerFetch: answer the follower's fetch of Waiter: Err, or DivergingEpoch ≥ 0 with DivergingEnd, or records from Offset up to the end.
+	// ActionAnswerFetch: answer the follower's fetch of Waiter: Err, or DivergingEpoch ≥ 0 with DivergingEnd, or
+	// records from Offset up to the end.
 	ActionAnswerFetch
-	// ActionPropose: ask the controller to make ISR the in-sync replicas if LeaderEpoch and PartitionEpoch are still the committed ones (R11).
+	// ActionPropose: ask the controller to make ISR the in-sync replicas if LeaderEpoch and PartitionEpoch are still
+	// the committed ones (R11).
 	ActionPropose
-	// ActionComplete: answer Waiter: Err, or success with BaseOffset in Offset. For DeleteRecords Offset is the low watermark.
+	// ActionComplete: answer Waiter: Err, or success with BaseOffset in Offset. For DeleteRecords Offset is the low
+	// watermark.
 	ActionComplete
-	// ActionSetHW: publish the high watermark Offset (exclusive) to readers, before any completion that follows in the list.
+	// ActionSetHW: publish the high watermark Offset (exclusive) to readers, before any completion that follows in the
+	// list.
 	ActionSetHW
-	// ActionRole: the role, the leader epoch or the availability of offsets (R7) changed; publish the state of the core to readers and wake those that wait.
+	// ActionRole: the role, the leader epoch or the availability of offsets (R7) changed; publish the state of the core
+	// to readers and wake those that wait.
 	ActionRole
 	// ActionHalt: this replica must not go on, Err says why; an operator has to look (R25).
 	ActionHalt
@@ -41,7 +48,8 @@ var actionNames = [...]string{ActionAppend: "append", ActionReplicate: "replicat
 // String returns the name of the action as the scenario scripts print it.
 func (k ActionKind) String() string { return actionNames[k] }
 
-// Action is one thing to do, in the order of the list that [Core.Step] returns. It is a flat struct so that a list of them needs no allocation of its own.
+// Action is one thing to do, in the order of the list that [Core.Step] returns. It is a flat struct so that a list of
+// them needs no allocation of its own.
 type Action struct {
 	Kind           ActionKind
 	Waiter         Waiter

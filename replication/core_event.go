@@ -2,8 +2,8 @@ package replication
 
 import "github.com/millrace/millrace/metadata"
 
-// Instant is a point on a monotonic clock in nanoseconds; its origin is the driver's business. The core never reads a clock: it learns the time
-// from the argument of [Core.Step].
+// Instant is a point on a monotonic clock in nanoseconds; its origin is the driver's business. The core never reads a
+// clock: it learns the time from the argument of [Core.Step].
 type Instant int64
 
 // Never is later than every Instant a driver passes in: the deadline of a request without one.
@@ -12,8 +12,8 @@ const Never = Instant(1<<63 - 1)
 // Waiter names a request that waits for a [ActionComplete]. The driver chooses the value; zero is no waiter.
 type Waiter uint64
 
-// Event is what happened to one replica. Events are passed by pointer so that a driver can reuse one value per kind and the hot path allocates
-// nothing; the core keeps no pointer to an event after Step returns.
+// Event is what happened to one replica. Events are passed by pointer so that a driver can reuse one value per kind and
+// the hot path allocates nothing; the core keeps no pointer to an event after Step returns.
 type Event interface{ event() }
 
 // Restart is the first event of every core: what recovery found.
@@ -24,8 +24,8 @@ type Restart struct {
 	StartOffset, DurableEnd, EndOffset int64
 	// LastEpoch is the leader epoch of the last batch, -1 for an empty log.
 	LastEpoch int32
-	// HighWatermark is the checkpointed value, or StartOffset when there is none. It is a lower bound that may be stale, never trusted above
-	// what is on disk.
+	// HighWatermark is the checkpointed value, or StartOffset when there is none. It is a lower bound that may be
+	// stale, never trusted above what is on disk.
 	HighWatermark int64
 	// Policy is the topic's present configuration.
 	Policy Policy
@@ -37,7 +37,8 @@ type Policy struct {
 	MinInsync int
 	// FlushAck is millrace.flush.ack: positions are durable ends (true) or end offsets (false).
 	FlushAck bool
-	// LagMax is how long a follower may stay behind before the leader proposes to drop it from the ISR (replica.lag.time.max.ms), in nanoseconds.
+	// LagMax is how long a follower may stay behind before the leader proposes to drop it from the ISR
+	// (replica.lag.time.max.ms), in nanoseconds.
 	LagMax Instant
 	// FetchTimeout is how long a follower waits for the answer to its fetch before it asks again, in nanoseconds.
 	FetchTimeout Instant
@@ -49,21 +50,24 @@ type Configure struct{ Policy Policy }
 // Peer is another replica of the partition as the committed metadata knows it.
 type Peer struct {
 	ID metadata.BrokerID
-	// BrokerEpoch is the epoch of its present registration; a fetch made under another one comes from an earlier life (R12).
+	// BrokerEpoch is the epoch of its present registration; a fetch made under another one comes from an earlier life
+	// (R12).
 	BrokerEpoch int64
 	// Fenced brokers may not join the ISR.
 	Fenced bool
 }
 
-// MetadataDelta is the committed record of the partition after a change. A record older than what the core already acts on is ignored (I13).
+// MetadataDelta is the committed record of the partition after a change. A record older than what the core already acts
+// on is ignored (I13).
 type MetadataDelta struct {
 	Leader         metadata.BrokerID // -1: none
 	LeaderEpoch    int32
 	PartitionEpoch int32
 	Replicas       []Peer // includes this broker
 	ISR            []metadata.BrokerID
-	// UncleanEpoch is the last leader epoch whose leader was elected outside ISR and ELR, -1 if there never was one. A replica whose high watermark is from before it may
-	// have to truncate below it, and only then (R25). It stays in the record in later epochs, because a replica may miss the very epoch.
+	// UncleanEpoch is the last leader epoch whose leader was elected outside ISR and ELR, -1 if there never was one. A
+	// replica whose high watermark is from before it may have to truncate below it, and only then (R25). It stays in
+	// the record in later epochs, because a replica may miss the very epoch.
 	UncleanEpoch int32
 }
 
@@ -75,8 +79,9 @@ type Produce struct {
 	Deadline    Instant
 }
 
-// Appended answers [ActionAppend] (Waiter set) or [ActionReplicate] (Waiter zero). The driver delivers it before anything but
-// further Produce events, under the same lock as the action, so that the epoch cannot change between the check and the append (R17).
+// Appended answers [ActionAppend] (Waiter set) or [ActionReplicate] (Waiter zero). The driver delivers it before
+// anything but further Produce events, under the same lock as the action, so that the epoch cannot change between the
+// check and the append (R17).
 type Appended struct {
 	Waiter   Waiter
 	Acks     int16
@@ -84,20 +89,22 @@ type Appended struct {
 	// BaseOffset and NextOffset (exclusive) of the batch; of the original batch when Duplicate.
 	BaseOffset, NextOffset int64
 	Duplicate              bool
-	// LastEpoch is the leader epoch of the log's last batch after a replicated append. A leader's append is in its own epoch.
+	// LastEpoch is the leader epoch of the log's last batch after a replicated append. A leader's append is in its own
+	// epoch.
 	LastEpoch int32
 	// Err is set when nothing was appended.
 	Err error
 }
 
-// Flushed says that the log is on stable storage below DurableEnd. LogGeneration is the generation the flush was started in: a flush of a log
-// that has been truncated since speaks of other bytes and is dropped (W7).
+// Flushed says that the log is on stable storage below DurableEnd. LogGeneration is the generation the flush was
+// started in: a flush of a log that has been truncated since speaks of other bytes and is dropped (W7).
 type Flushed struct {
 	LogGeneration uint64
 	DurableEnd    int64
 }
 
-// FetchRequest is a follower's fetch. Reaching Offset is the follower's report that it holds everything below it: durably when FlushAck.
+// FetchRequest is a follower's fetch. Reaching Offset is the follower's report that it holds everything below it:
+// durably when FlushAck.
 type FetchRequest struct {
 	Waiter      Waiter
 	Replica     metadata.BrokerID
@@ -108,8 +115,8 @@ type FetchRequest struct {
 	LastEpoch int32
 	// StartOffset is the follower's log start offset.
 	StartOffset int64
-	// FoundEpoch and FoundEnd are the leader's own log's answer for LastEpoch: the largest epoch ≤ LastEpoch it holds and the offset at which that
-	// epoch ends; -1, -1 when there is none. The driver looks it up under the same lock.
+	// FoundEpoch and FoundEnd are the leader's own log's answer for LastEpoch: the largest epoch ≤ LastEpoch it holds
+	// and the offset at which that epoch ends; -1, -1 when there is none. The driver looks it up under the same lock.
 	FoundEpoch int32
 	FoundEnd   int64
 }
@@ -127,13 +134,16 @@ type FetchResponse struct {
 	HighWatermark          int64
 	LogStartOffset         int64
 	LogEndOffset           int64
-	// DivergingEpoch ≥ 0 says that the logs differ: the largest epoch ≤ LastEpoch that the leader holds, and its end there.
+	// DivergingEpoch ≥ 0 says that the logs differ: the largest epoch ≤ LastEpoch that the leader holds, and its end
+	// there.
 	DivergingEpoch int32
 	DivergingEnd   int64
-	// LocalEpoch and LocalEnd are this replica's own log's answer for DivergingEpoch, looked up by the driver under the same lock.
+	// LocalEpoch and LocalEnd are this replica's own log's answer for DivergingEpoch, looked up by the driver under the
+	// same lock.
 	LocalEpoch int32
 	LocalEnd   int64
-	// OutOfRange: Offset is outside the leader's [LogStartOffset, LogEndOffset]. Failed: any other error, ask again later.
+	// OutOfRange: Offset is outside the leader's [LogStartOffset, LogEndOffset]. Failed: any other error, ask again
+	// later.
 	OutOfRange, Failed bool
 }
 
@@ -160,7 +170,8 @@ type ProposalOutcome uint8
 const (
 	// ProposalCommitted: the controller applied it.
 	ProposalCommitted ProposalOutcome = iota
-	// ProposalRefused: the controller looked at it and will never apply it, for example because the replica is ineligible (R12).
+	// ProposalRefused: the controller looked at it and will never apply it, for example because the replica is
+	// ineligible (R12).
 	ProposalRefused
 	// ProposalStale: an epoch did not match; the metadata that says why is on its way.
 	ProposalStale
@@ -176,7 +187,8 @@ type DeleteRecords struct {
 	Deadline    Instant
 }
 
-// StartMoved says that the log start offset is durable at StartOffset: the answer to [ActionTrim], or retention at work. Err fails the requests that wait for it.
+// StartMoved says that the log start offset is durable at StartOffset: the answer to [ActionTrim], or retention at
+// work. Err fails the requests that wait for it.
 type StartMoved struct {
 	StartOffset int64
 	Err         error

@@ -21,7 +21,8 @@ func (c *Core) follow(now Instant) {
 	c.fetchWhenReady(now)
 }
 
-// fetchWhenReady sends the next fetch if none is in flight and the log's position is its end: a fetch at an offset is the promise to hold what is below (I2).
+// fetchWhenReady sends the next fetch if none is in flight and the log's position is its end: a fetch at an offset is
+// the promise to hold what is below (I2).
 func (c *Core) fetchWhenReady(now Instant) {
 	f := &c.following
 	if c.role != RoleFollower || f.seq != 0 || f.cutting || now < f.retryAt || c.position() < c.end {
@@ -80,7 +81,8 @@ func (c *Core) replicated(now Instant, ev *Appended) {
 		return
 	}
 	if ev.Err != nil {
-		// A batch that does not fit or whose CRC is bad never enters the log (I19); the leader may send a good one next time.
+		// A batch that does not fit or whose CRC is bad never enters the log (I19); the leader may send a good one next
+		// time.
 		c.fetchLater(now)
 		return
 	}
@@ -98,8 +100,8 @@ func (c *Core) followMarks() {
 	}
 }
 
-// diverged cuts what the leader does not have (R1-R3): back to where the leader's largest common epoch ends, in the leader's log or in this one, whichever is first.
-// The next fetch says whether the logs agree there.
+// diverged cuts what the leader does not have (R1-R3): back to where the leader's largest common epoch ends, in the
+// leader's log or in this one, whichever is first. The next fetch says whether the logs agree there.
 func (c *Core) diverged(now Instant, ev *FetchResponse) {
 	to := min(ev.DivergingEnd, c.end)
 	if ev.LocalEpoch >= 0 {
@@ -112,7 +114,8 @@ func (c *Core) diverged(now Instant, ev *FetchResponse) {
 		return
 	}
 	if to < c.start {
-		// Only after an unclean election. Nothing here can be told to match, and a log may begin only where the leader's does: its start is at most its high watermark.
+		// Only after an unclean election. Nothing here can be told to match, and a log may begin only where the
+		// leader's does: its start is at most its high watermark.
 		c.cut(Action{Kind: ActionReset, Offset: ev.LogStartOffset})
 		return
 	}
@@ -125,7 +128,8 @@ func (c *Core) outOfRange(now Instant, ev *FetchResponse) {
 		// The leader holds no epoch as old as our last one, so nothing that we hold above its start is in its log.
 		c.cut(Action{Kind: ActionTruncate, Offset: ev.LogStartOffset})
 	case c.end < ev.LogStartOffset, c.end == ev.LogStartOffset && c.start < c.end, c.end > ev.LogEndOffset:
-		// The leader has deleted by policy what would come next, and what it could be compared with; or, after an unclean election only, it ends before our start.
+		// The leader has deleted by policy what would come next, and what it could be compared with; or, after an
+		// unclean election only, it ends before our start.
 		c.cut(Action{Kind: ActionReset, Offset: ev.LogStartOffset})
 	default:
 		c.fetchLater(now)

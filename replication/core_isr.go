@@ -6,12 +6,13 @@ import (
 	"github.com/millrace/millrace/metadata"
 )
 
-// proposal is an ISR change on its way to the controller. While it is there, the high watermark counts the committed ISR and the proposed one, because either
-// may be the set from which the next leader is elected (R9).
+// proposal is an ISR change on its way to the controller. While it is there, the high watermark counts the committed
+// ISR and the proposed one, because either may be the set from which the next leader is elected (R9).
 type proposal struct {
 	isr []metadata.BrokerID // nil: none
 	seq uint64
-	// sentAt is when it was last sent; unknown is set once an attempt had no definite outcome, so that an earlier copy may be applied yet.
+	// sentAt is when it was last sent; unknown is set once an attempt had no definite outcome, so that an earlier copy
+	// may be applied yet.
 	sentAt  Instant
 	unknown bool
 }
@@ -34,8 +35,9 @@ func (c *Core) expand(now Instant, f *follower) {
 	case f.position < c.highWatermark, f.position < c.leading.epochStart:
 		return
 	case c.highWatermark < c.leading.epochStart && len(c.isr) >= c.policy.MinInsync:
-		// R7. Not with an ISR below min.insync: the high watermark stands still then (R10), so nobody could ever join again. It is safe without, because
-		// whoever holds everything below the epoch's start holds all that was committed before.
+		// R7. Not with an ISR below min.insync: the high watermark stands still then (R10), so nobody could ever join
+		// again. It is safe without, because whoever holds everything below the epoch's start holds all that was
+		// committed before.
 		return
 	case now < f.refusedUntil:
 		return
@@ -87,7 +89,8 @@ func (c *Core) isrResult(now Instant, ev *ISRResult) {
 		c.advance()
 	case ProposalRefused:
 		if p.unknown {
-			// An earlier copy of it had no answer and may be applied yet: it counts until the partition epoch says otherwise.
+			// An earlier copy of it had no answer and may be applied yet: it counts until the partition epoch says
+			// otherwise.
 			return
 		}
 		for i := range c.leading.followers {
@@ -98,12 +101,14 @@ func (c *Core) isrResult(now Instant, ev *ISRResult) {
 		c.leading.proposal = proposal{}
 		c.advance()
 	case ProposalStale, ProposalUnknown:
-		// Stale: the record has changed, perhaps by an earlier copy of this very proposal. Nothing may be forgotten before the new record is here.
+		// Stale: the record has changed, perhaps by an earlier copy of this very proposal. Nothing may be forgotten
+		// before the new record is here.
 		p.unknown = true
 	}
 }
 
-// isrCommitted is called when the committed record moved to a later partition epoch: a proposal for an earlier one can no longer be applied.
+// isrCommitted is called when the committed record moved to a later partition epoch: a proposal for an earlier one can
+// no longer be applied.
 func (c *Core) isrCommitted() {
 	c.leading.proposal = proposal{}
 	c.act(Action{Kind: ActionRole})

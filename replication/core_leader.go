@@ -11,8 +11,8 @@ type leading struct {
 	// epochStart is the end of the log at the election (R4).
 	epochStart int64
 	followers  []follower
-	// committed waits for the high watermark (acks=all), durable for this replica's own durable end (acks=1), trimmed for the low watermark of
-	// all live replicas (DeleteRecords; next is the target offset).
+	// committed waits for the high watermark (acks=all), durable for this replica's own durable end (acks=1), trimmed
+	// for the low watermark of all live replicas (DeleteRecords; next is the target offset).
 	committed, durable, trimmed waitQueue
 	proposal                    proposal
 }
@@ -148,7 +148,8 @@ func (c *Core) advance() {
 		}
 	}
 	if len(c.isr) < c.policy.MinInsync {
-		// R10: too few to commit anything. What would have been committed by those that are left is told so (R19, at completion).
+		// R10: too few to commit anything. What would have been committed by those that are left is told so (R19, at
+		// completion).
 		for {
 			w, ok := c.leading.committed.pop(to)
 			if !ok {
@@ -240,8 +241,8 @@ func (c *Core) fetchRequest(now Instant, ev *FetchRequest) {
 		c.act(answer)
 		return
 	}
-	// Nothing of the follower's last epoch or an earlier one is left here: nobody can tell whether what it holds is what was deleted here, or something else. The bounds in the answer tell it
-	// where to begin anew.
+	// Nothing of the follower's last epoch or an earlier one is left here: nobody can tell whether what it holds is
+	// what was deleted here, or something else. The bounds in the answer tell it where to begin anew.
 	if unknown || ev.Offset < c.start || ev.Offset > c.end {
 		answer.Err = errOutOfRange
 		c.act(answer)
@@ -259,8 +260,8 @@ func (c *Core) fetchRequest(now Instant, ev *FetchRequest) {
 	c.act(answer)
 }
 
-// caughtUpAt notes a fetch at offset when the log ended at end. A follower that reads what was there at its last fetch was caught up then, even if more has
-// come since: lag is time, not records (R18).
+// caughtUpAt notes a fetch at offset when the log ended at end. A follower that reads what was there at its last fetch
+// was caught up then, even if more has come since: lag is time, not records (R18).
 func (f *follower) caughtUpAt(now Instant, offset, end int64) {
 	switch {
 	case offset >= end:

@@ -62,7 +62,8 @@ func fetch(id metadata.BrokerID, epoch int32, offset int64) *FetchRequest {
 	return &FetchRequest{Waiter: 99, Replica: id, BrokerEpoch: 10 + int64(id), LeaderEpoch: epoch, Offset: offset, LastEpoch: -1, FoundEpoch: -1, FoundEnd: -1}
 }
 
-// I12: without proof of a clean stop a checkpointed high watermark counts only up to what is on disk; in no case above the end or below the start.
+// I12: without proof of a clean stop a checkpointed high watermark counts only up to what is on disk; in no case above
+// the end or below the start.
 func TestRestartHighWatermark(t *testing.T) {
 	f := func(clean bool, start, durable, end, checkpoint, want int64) {
 		t.Helper()
@@ -87,7 +88,8 @@ func TestOldMetadataIsIgnored(t *testing.T) {
 	}
 }
 
-// R25: a follower does not cut below its high watermark, unless a leader has been elected uncleanly since it was confirmed.
+// R25: a follower does not cut below its high watermark, unless a leader has been elected uncleanly since it was
+// confirmed.
 func TestTruncationBelowHighWatermark(t *testing.T) {
 	diverge := func(uncleanEpoch int32) (*coreBench, []Action) {
 		b := newCoreBench(t, Restart{Clean: true, DurableEnd: 10, EndOffset: 10, HighWatermark: 8, LastEpoch: 3})
@@ -188,7 +190,8 @@ func TestFollowerAppends(t *testing.T) {
 	require.Empty(t, kinds(b.step(answer(4, 6, 9))), "R27: and the answer to the first is too late")
 }
 
-// R9: a refused proposal is forgotten and not repeated at once; one whose outcome is unknown keeps counting and is repeated.
+// R9: a refused proposal is forgotten and not repeated at once; one whose outcome is unknown keeps counting and is
+// repeated.
 func TestISRProposals(t *testing.T) {
 	b := newCoreBench(t, Restart{LastEpoch: -1})
 	b.step(delta(0, 4, 9, 0))
@@ -237,7 +240,8 @@ func TestISRExpansionRefusals(t *testing.T) {
 	}
 }
 
-// R18: lag is time since a follower last had all that was there when it fetched, not the number of records it is behind.
+// R18: lag is time since a follower last had all that was there when it fetched, not the number of records it is
+// behind.
 func TestLagIsTime(t *testing.T) {
 	b := newCoreBench(t, Restart{LastEpoch: -1, Policy: Policy{MinInsync: 1, LagMax: 30, FetchTimeout: 8}})
 	b.step(delta(0, 4, 9, 0, 1))
@@ -279,7 +283,8 @@ func TestFollowerIsKeyedByBrokerEpoch(t *testing.T) {
 	require.Equal(t, int64(-1), b.c.follower(1).position)
 }
 
-// wal.md 5: switching flush.ack on asks for one flush and moves nothing back; switching it off answers acks=1 that waited for a flush.
+// wal.md 5: switching flush.ack on asks for one flush and moves nothing back; switching it off answers acks=1 that
+// waited for a flush.
 func TestFlushAckIsSwitched(t *testing.T) {
 	b := newCoreBench(t, Restart{LastEpoch: -1, Policy: Policy{MinInsync: 1}})
 	b.step(delta(0, 4, 9, 0))
@@ -314,7 +319,8 @@ func TestStartMoved(t *testing.T) {
 	require.Equal(t, int64(3), b.c.StartOffset(), "never back")
 }
 
-// A request appended in an epoch that ended before the log answered is not acknowledged (R23); one that is gone is refused.
+// A request appended in an epoch that ended before the log answered is not acknowledged (R23); one that is gone is
+// refused.
 func TestRemoved(t *testing.T) {
 	b := newCoreBench(t, Restart{LastEpoch: -1})
 	b.step(delta(0, 4, 9, 0))

@@ -10,8 +10,9 @@ type waiting struct {
 	deadline Instant
 }
 
-// waitQueue holds waiting requests in the order of the offset they wait for. Appends come in that order, so a push is at the tail; only the duplicate
-// of an earlier batch is sorted in. The slice is reused: a steady state allocates nothing.
+// waitQueue holds waiting requests in the order of the offset they wait for. Appends come in that order, so a push is
+// at the tail; only the duplicate of an earlier batch is sorted in. The slice is reused: a steady state allocates
+// nothing.
 type waitQueue struct {
 	items []waiting // items[head:] wait
 	head  int

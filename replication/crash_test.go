@@ -11,7 +11,8 @@ import (
 	"github.com/millrace/millrace/log/vfs"
 )
 
-// I1, I2: what a producer was told, and what a consumer was shown, is there after a power cut at any moment: at its offset, once, and each producer's records without a gap.
+// I1, I2: what a producer was told, and what a consumer was shown, is there after a power cut at any moment: at its
+// offset, once, and each producer's records without a gap.
 func TestAcknowledgedSurvivesPowerCut(t *testing.T) {
 	for seed := range uint64(24) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {

@@ -5,10 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// FetchWaiter is a fetch that waits for data: parked on any number of partitions, woken once, when together they have gained as many bytes as it wants, or when one of them
-// has something else to say (leadership lost, deleted, fenced, log start moved past it).
+// FetchWaiter is a fetch that waits for data: parked on any number of partitions, woken once, when together they have
+// gained as many bytes as it wants, or when one of them has something else to say (leadership lost, deleted, fenced,
+// log start moved past it).
 //
-// Use: NewFetchWaiter, Park on each partition, then wait for wake or the request's own timer, then Cancel, then read again. One goroutine parks and cancels.
+// Use: NewFetchWaiter, Park on each partition, then wait for wake or the request's own timer, then Cancel, then read
+// again. One goroutine parks and cancels.
 type FetchWaiter struct {
 	need  atomic.Int64 // bytes still wanted; woken when it reaches zero
 	fired atomic.Bool
@@ -18,8 +20,9 @@ type FetchWaiter struct {
 	entries []*fetchEntry
 }
 
-// NewFetchWaiter returns a waiter for minBytes (at least 1) that calls wake when it should be answered: at most once, perhaps inside Park, perhaps from an appender or the log's committer. No
-// lock of this package is held during the call; wake must not block.
+// NewFetchWaiter returns a waiter for minBytes (at least 1) that calls wake when it should be answered: at most once,
+// perhaps inside Park, perhaps from an appender or the log's committer. No lock of this package is held during the
+// call; wake must not block.
 func NewFetchWaiter(minBytes int, wake func()) *FetchWaiter {
 	w := &FetchWaiter{wake: wake}
 	w.need.Store(int64(max(minBytes, 1)))
@@ -56,7 +59,8 @@ func (w *FetchWaiter) count(bytes int64) bool {
 // fire says whether the caller is the one to wake it.
 func (w *FetchWaiter) fire() bool { return !w.fired.Load() && w.fired.CompareAndSwap(false, true) }
 
-// Cancel takes the waiter off all partitions. After it wake is not called any more, except by a call that is under way. It may be called more than once.
+// Cancel takes the waiter off all partitions. After it wake is not called any more, except by a call that is under way.
+// It may be called more than once.
 func (w *FetchWaiter) Cancel() {
 	w.fired.Store(true)
 	for i, e := range w.entries {
@@ -66,8 +70,9 @@ func (w *FetchWaiter) Cancel() {
 	w.entries = w.entries[:0]
 }
 
-// Park lets w wait for data at r.Offset, as far as r.Committed and the high watermark allow, and counts what is there already, up to r.MaxBytes. If the partition cannot be
-// read at all, w is woken at once, and the next Read says why. Appends cost each parked fetch one addition (dataplane.md 8).
+// Park lets w wait for data at r.Offset, as far as r.Committed and the high watermark allow, and counts what is there
+// already, up to r.MaxBytes. If the partition cannot be read at all, w is woken at once, and the next Read says why.
+// Appends cost each parked fetch one addition (dataplane.md 8).
 func (p *Partition) Park(w *FetchWaiter, r ReadRequest) {
 	list, mark := &p.committed, p.highWatermark.Load
 	if r.ReplicaID >= 0 {
@@ -98,7 +103,8 @@ func (p *Partition) Park(w *FetchWaiter, r ReadRequest) {
 
 // waiterList is the list of fetches parked on one partition.
 type waiterList struct {
-	// parked is len of the list: read without the lock by those who advance, after they have published what they advance to.
+	// parked is len of the list: read without the lock by those who advance, after they have published what they
+	// advance to.
 	parked atomic.Int32
 	mu     struct {
 		sync.Mutex
@@ -156,7 +162,8 @@ func (e *fetchEntry) countLocked(bytes int64) (wake bool) {
 	return e.waiter.count(bytes)
 }
 
-// advance counts bytes that have become readable below mark and collects the waiters to wake. The mark must have been published before.
+// advance counts bytes that have become readable below mark and collects the waiters to wake. The mark must have been
+// published before.
 func (l *waiterList) advance(mark, bytes int64, out *outcomes) {
 	if l.parked.Load() == 0 {
 		return

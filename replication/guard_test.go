@@ -20,7 +20,8 @@ type nowhere struct{ n atomic.Int64 }
 
 func (w *nowhere) Appended(int, AppendResult) { w.n.Add(1) }
 
-// dataplane.md 12: counts, not times. An append through core and driver allocates nothing of its own; what is left is the log's.
+// dataplane.md 12: counts, not times. An append through core and driver allocates nothing of its own; what is left is
+// the log's.
 func TestAppendAllocations(t *testing.T) {
 	b := newBench(t, withoutFlush, withFS(vfs.OS(), t.TempDir()))
 	w := new(nowhere)
@@ -65,7 +66,8 @@ func TestReadAllocations(t *testing.T) {
 	}
 }
 
-// dataplane.md 8: a fetch of many partitions parks with few allocations, and an append costs a parked fetch nothing on the heap.
+// dataplane.md 8: a fetch of many partitions parks with few allocations, and an append costs a parked fetch nothing on
+// the heap.
 func TestParkAllocations(t *testing.T) {
 	b := newBench(t, withoutFlush, withFS(vfs.OS(), t.TempDir()))
 	wake := func() {}

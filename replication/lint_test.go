@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// The step core is deterministic because it cannot be otherwise: no goroutine, clock, lock, channel or I/O (correctness.md 6).
+// The step core is deterministic because it cannot be otherwise: no goroutine, clock, lock, channel or I/O
+// (correctness.md 6).
 func TestCoreIsPure(t *testing.T) {
 	files, err := filepath.Glob("core*.go")
 	if err != nil {

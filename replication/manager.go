@@ -13,7 +13,8 @@ import (
 	"github.com/millrace/millrace/metadata"
 )
 
-// Manager holds the partitions of one broker and keeps them as the committed metadata says: logs created, opened, deleted, leaders made and unmade, settings changed.
+// Manager holds the partitions of one broker and keeps them as the committed metadata says: logs created, opened,
+// deleted, leaders made and unmade, settings changed.
 type Manager struct {
 	cfg     Config
 	logger  *slog.Logger
@@ -55,7 +56,8 @@ type Manager struct {
 // handoverQueue bounds the partitions waiting for the drainer; with a full queue an appender goes on itself.
 const handoverQueue = 256
 
-// Open starts a manager. It serves nothing before the metadata shows this incarnation of the broker as registered (M16) and the first round of opening logs is done: see [Manager.Ready].
+// Open starts a manager. It serves nothing before the metadata shows this incarnation of the broker as registered (M16)
+// and the first round of opening logs is done: see [Manager.Ready].
 func Open(cfg Config) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -96,7 +98,8 @@ func newManager(cfg Config) *Manager {
 // now returns the time on the monotonic clock.
 func (m *Manager) now() Instant { return Instant(time.Since(m.start)) }
 
-// Ready waits until the metadata that shows this broker's registration has been acted upon: every partition it has to serve is open, or known to be offline.
+// Ready waits until the metadata that shows this broker's registration has been acted upon: every partition it has to
+// serve is open, or known to be offline.
 func (m *Manager) Ready(ctx context.Context) error {
 	select {
 	case <-m.ready:
@@ -106,7 +109,8 @@ func (m *Manager) Ready(ctx context.Context) error {
 	}
 }
 
-// Await waits until the metadata of at least that image version has been acted upon, so that a topic just created can be produced to.
+// Await waits until the metadata of at least that image version has been acted upon, so that a topic just created can
+// be produced to.
 func (m *Manager) Await(ctx context.Context, version uint64) error {
 	for {
 		m.version.Lock()
@@ -130,8 +134,9 @@ func (m *Manager) Applied() uint64 {
 	return m.version.at
 }
 
-// Partition finds a partition of this broker by topic name. A partition that the metadata knows but this broker does not have, or not yet, is ErrNotLeader, never
-// ErrUnknownTopicOrPartition: clients that hear the latter forget what they know (protocol.md trap 12).
+// Partition finds a partition of this broker by topic name. A partition that the metadata knows but this broker does
+// not have, or not yet, is ErrNotLeader, never ErrUnknownTopicOrPartition: clients that hear the latter forget what
+// they know (protocol.md trap 12).
 func (m *Manager) Partition(topic string, partition int32) (*Partition, error) {
 	p, err := m.table.Load().byName[topic].partition(partition)
 	if p != nil || err != nil {
@@ -171,7 +176,8 @@ func (m *Manager) Partitions() iter.Seq[*Partition] {
 	}
 }
 
-// storageFailed starts the end of the broker: the log directory is poisoned, so every partition stops answering and OnFailure is called (L2).
+// storageFailed starts the end of the broker: the log directory is poisoned, so every partition stops answering and
+// OnFailure is called (L2).
 func (m *Manager) storageFailed(err error) {
 	select {
 	case m.failed <- err:
@@ -242,14 +248,16 @@ func (m *Manager) handOver(p *Partition) bool {
 	}
 }
 
-// drainLoop appends for partitions whose appenders have done so long enough. It goes round: a partition that still has appends waiting queues up again.
+// drainLoop appends for partitions whose appenders have done so long enough. It goes round: a partition that still has
+// appends waiting queues up again.
 func (m *Manager) drainLoop() {
 	for p := range m.handover.queue {
 		p.drain()
 	}
 }
 
-// Close stops serving: everything that waits is told ErrClosed, the high watermarks are written. The log directory stays open, it is the caller's to close next.
+// Close stops serving: everything that waits is told ErrClosed, the high watermarks are written. The log directory
+// stays open, it is the caller's to close next.
 func (m *Manager) Close() error {
 	m.closeOnce.Do(func() {
 		m.cancel()

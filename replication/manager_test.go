@@ -174,7 +174,8 @@ func hasPrefix(names []string, prefix, suffix string) bool {
 	return false
 }
 
-// A topic's life: created by the metadata, led, produced to, deleted; its name is free at once and a new topic under it begins at zero (D14, M21).
+// A topic's life: created by the metadata, led, produced to, deleted; its name is free at once and a new topic under it
+// begins at zero (D14, M21).
 func TestTopicLifecycle(t *testing.T) {
 	b := newBroker(t)
 	first := b.create("orders", 3, nil)
@@ -201,7 +202,8 @@ func TestTopicLifecycle(t *testing.T) {
 	require.Empty(t, b.failed)
 }
 
-// What was acknowledged is there after a restart, with the high watermark at the durable end, in a new leader epoch (R14).
+// What was acknowledged is there after a restart, with the high watermark at the durable end, in a new leader epoch
+// (R14).
 func TestRestart(t *testing.T) {
 	for _, flush := range []string{"true", "false"} {
 		t.Run("flush.ack="+flush, func(t *testing.T) {
@@ -240,7 +242,8 @@ func TestStrayIsKept(t *testing.T) {
 	require.False(t, ok)
 }
 
-// L12: a topic that was deleted while this broker was away is deleted when it comes back, because its tombstone is committed.
+// L12: a topic that was deleted while this broker was away is deleted when it comes back, because its tombstone is
+// committed.
 func TestTombstoneDeletes(t *testing.T) {
 	b := newBroker(t)
 	id := b.create("orders", 2, nil)
@@ -257,7 +260,8 @@ func TestTombstoneDeletes(t *testing.T) {
 	require.False(t, hasPrefix(b.entries(), "orders-", "-stray"), "deleted, not kept: %v", b.entries())
 }
 
-// L21: the directory holds the topic id; a name that belongs to another topic is a stray, and the topic gets a log of its own.
+// L21: the directory holds the topic id; a name that belongs to another topic is a stray, and the topic gets a log of
+// its own.
 func TestNameMismatch(t *testing.T) {
 	b := newBroker(t)
 	id := b.create("orders", 1, nil)
@@ -274,7 +278,8 @@ func TestNameMismatch(t *testing.T) {
 	require.Equal(t, int64(0), produce(t, b.partition("orders", 0), "a").BaseOffset)
 }
 
-// M16: no replica starts before the metadata shows this process's own registration, and until then nobody is told that a topic is unknown (protocol.md trap 12).
+// M16: no replica starts before the metadata shows this process's own registration, and until then nobody is told that
+// a topic is unknown (protocol.md trap 12).
 func TestWaitsForRegistration(t *testing.T) {
 	b := newBroker(t)
 	b.create("orders", 1, nil)
@@ -459,7 +464,8 @@ func TestDamagedPartitionIsOffline(t *testing.T) {
 	require.Equal(t, []string{"b"}, readValues(t, b.partition("orders", 1), 0))
 }
 
-// L5: with flush.ack=false the high watermark runs ahead of the disk; the checkpoint does not speak of what a power cut would take.
+// L5: with flush.ack=false the high watermark runs ahead of the disk; the checkpoint does not speak of what a power cut
+// would take.
 func TestCheckpointIsDurable(t *testing.T) {
 	gate := newSyncGate(vfs.NewMem(1))
 	b := newBench(t, withFS(gate, "data"), withoutFlush)
@@ -475,7 +481,8 @@ func TestCheckpointIsDurable(t *testing.T) {
 	require.Equal(t, map[checkpointKey]int64{{b.p.topic.id, 0}: 1}, marks)
 }
 
-// A leader of several replicas cannot tell from its own disk what is committed: after a restart it begins with the checkpointed high watermark.
+// A leader of several replicas cannot tell from its own disk what is committed: after a restart it begins with the
+// checkpointed high watermark.
 func TestRestartWithReplicas(t *testing.T) {
 	b := newBroker(t)
 	epoch, err := b.store.RegisterBroker(b.ctx(), metadata.Registration{
@@ -539,7 +546,8 @@ func TestLogDirs(t *testing.T) {
 	require.Equal(t, []LogDirReplica{{Topic: "orders", TopicID: id, Partition: 0, SizeBytes: int64(len(batch("a")))}}, dirs[0].Replicas)
 }
 
-// Topics come and go while they are produced to, read, waited for and trimmed: no race, no answer missing, nothing left over.
+// Topics come and go while they are produced to, read, waited for and trimmed: no race, no answer missing, nothing left
+// over.
 func TestChurn(t *testing.T) {
 	t.Run("memory", func(t *testing.T) { churn(t, newBroker(t)) })
 	t.Run("memory, write-ahead log", func(t *testing.T) { churn(t, newBrokerOn(t, vfs.NewMem(1), "data", true)) })

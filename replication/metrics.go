@@ -7,7 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// topicMetrics counts for one topic. The hot path touches these atomics only, once per round of appends or per read; Collect turns them into series.
+// topicMetrics counts for one topic. The hot path touches these atomics only, once per round of appends or per read;
+// Collect turns them into series.
 type topicMetrics struct {
 	messagesIn, bytesIn, bytesOut, bytesRejected           atomic.Int64
 	produceRequests, failedProduce, fetches, failedFetches atomic.Int64
@@ -34,8 +35,9 @@ func (p *Partition) Rejected(bytes int) {
 	p.topic.metrics.appended(1, 1)
 }
 
-// metrics is the manager's collector. Names are Kafka's as the JMX exporters and kafka-exporter in the wild spell them (ux.md 6). Series per partition exist only for the partitions this
-// broker leads, so that a sum over all brokers is right.
+// metrics is the manager's collector. Names are Kafka's as the JMX exporters and kafka-exporter in the wild spell them
+// (ux.md 6). Series per partition exist only for the partitions this broker leads, so that a sum over all brokers is
+// right.
 type metrics struct {
 	m     *Manager
 	hwLag prometheus.Histogram

@@ -15,8 +15,10 @@ const (
 	OffsetLatestTiered  = int64(-5) // none: there is no other tier
 )
 
-// ListOffset finds an offset by specification or time. By time it is the first record whose own timestamp is at least spec. Offset and timestamp are -1 when there is none; timestamp
-// is -1 also for the specifications that ask for a position. Latest and by time fail with ErrOffsetNotAvailable while a new leader might answer less than its predecessor did (R7).
+// ListOffset finds an offset by specification or time. By time it is the first record whose own timestamp is at least
+// spec. Offset and timestamp are -1 when there is none; timestamp is -1 also for the specifications that ask for a
+// position. Latest and by time fail with ErrOffsetNotAvailable while a new leader might answer less than its
+// predecessor did (R7).
 func (p *Partition) ListOffset(spec int64, committed bool, currentLeaderEpoch int32) (offset, timestamp int64, epoch int32, err error) {
 	v := p.view.Load()
 	if err := v.check(currentLeaderEpoch); err != nil {
@@ -50,7 +52,8 @@ func (p *Partition) ListOffset(spec int64, committed bool, currentLeaderEpoch in
 	return offset, timestamp, epoch, nil
 }
 
-// EpochEnd answers OffsetForLeaderEpoch: the largest leader epoch ≤ epoch and the offset at which it ends here (exclusive); -1, -1 when there is none. Only the leader answers.
+// EpochEnd answers OffsetForLeaderEpoch: the largest leader epoch ≤ epoch and the offset at which it ends here
+// (exclusive); -1, -1 when there is none. Only the leader answers.
 func (p *Partition) EpochEnd(currentLeaderEpoch, epoch int32) (foundEpoch int32, endOffset int64, err error) {
 	v := p.view.Load()
 	if err := v.check(currentLeaderEpoch); err != nil {
@@ -60,8 +63,9 @@ func (p *Partition) EpochEnd(currentLeaderEpoch, epoch int32) (foundEpoch int32,
 	return foundEpoch, endOffset, nil
 }
 
-// DeleteRecords moves the log start offset to offset, -1 for the high watermark, and returns the low watermark: the least start offset of all live replicas. Batches are kept whole. Above
-// the high watermark it is ErrOffsetOutOfRange of package log (L17).
+// DeleteRecords moves the log start offset to offset, -1 for the high watermark, and returns the low watermark: the
+// least start offset of all live replicas. Batches are kept whole. Above the high watermark it is ErrOffsetOutOfRange
+// of package log (L17).
 func (p *Partition) DeleteRecords(ctx context.Context, offset int64, currentLeaderEpoch int32) (lowWatermark int64, err error) {
 	done := make(trimWaiter, 1)
 	p.mu.Lock()
@@ -83,7 +87,8 @@ func (p *Partition) DeleteRecords(ctx context.Context, offset int64, currentLead
 	case r := <-done:
 		return r.BaseOffset, r.Err
 	case <-ctx.Done():
-		// The core answers at its deadline at the latest, or never cared for one: the channel has room, nobody waits for us.
+		// The core answers at its deadline at the latest, or never cared for one: the channel has room, nobody waits
+		// for us.
 		return -1, fmt.Errorf("delete records of %s-%d: %w: %w", p.topic.name, p.partition, ErrTimeout, ctx.Err())
 	}
 }
@@ -105,7 +110,8 @@ type trimWaiter chan AppendResult
 // Appended implements AppendWaiter.
 func (w trimWaiter) Appended(_ int, r AppendResult) { w <- r }
 
-// epochAt returns the leader epoch of the first batch at offset: the leader's own at the end of the log, -1 if it is not known.
+// epochAt returns the leader epoch of the first batch at offset: the leader's own at the end of the log, -1 if it is
+// not known.
 func (p *Partition) epochAt(offset int64, leaderEpoch int32) int32 {
 	if offset >= p.log.EndOffset() {
 		return leaderEpoch

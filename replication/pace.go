@@ -1,7 +1,7 @@
 package replication
 
-// pace remembers when and how much was appended above the high watermark: to count the bytes that a move of it makes readable, and how long they took. Guarded by the
-// partition's lock.
+// pace remembers when and how much was appended above the high watermark: to count the bytes that a move of it makes
+// readable, and how long they took. Guarded by the partition's lock.
 type pace struct {
 	rounds []paceRound // rounds[head:] end above the high watermark, in order
 	head   int
@@ -14,7 +14,8 @@ type paceRound struct {
 	at         Instant
 }
 
-// paceRounds bounds the memory while the high watermark stands still; rounds beyond it are added to the last, so that only their time is lost.
+// paceRounds bounds the memory while the high watermark stands still; rounds beyond it are added to the last, so that
+// only their time is lost.
 const paceRounds = 1024
 
 func (p *pace) add(r paceRound) {
@@ -32,7 +33,8 @@ func (p *pace) add(r paceRound) {
 	p.rounds = append(p.rounds, r)
 }
 
-// passed takes out what lies below the high watermark and returns its bytes: whole rounds, of which it calls observe with the age, and a share of one that is passed in part.
+// passed takes out what lies below the high watermark and returns its bytes: whole rounds, of which it calls observe
+// with the age, and a share of one that is passed in part.
 func (p *pace) passed(highWatermark int64, now Instant, observe func(Instant)) (bytes int64) {
 	for p.head < len(p.rounds) {
 		r := &p.rounds[p.head]

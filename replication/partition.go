@@ -14,7 +14,8 @@ import (
 	"github.com/millrace/millrace/metadata"
 )
 
-// Partition is one replica on this broker: the core, its log, and those that wait for them. All methods may be called from any goroutine.
+// Partition is one replica on this broker: the core, its log, and those that wait for them. All methods may be called
+// from any goroutine.
 type Partition struct {
 	m         *Manager
 	topic     *topicState
@@ -22,8 +23,8 @@ type Partition struct {
 	log       *log.Log
 	logger    *slog.Logger
 
-	// What readers need, published by whoever holds the lock. A reader takes view before highWatermark and that before the log's end, so that it never
-	// sees a mark above the end.
+	// What readers need, published by whoever holds the lock. A reader takes view before highWatermark and that before
+	// the log's end, so that it never sees a mark above the end.
 	view          atomic.Pointer[view]
 	highWatermark atomic.Int64
 	// seenStart is the log start offset the core knows: the tick compares it with the log's without the lock.
@@ -34,7 +35,8 @@ type Partition struct {
 		pending, spare []queued
 		draining       bool // somebody is in drain
 	}
-	// flushed is set by the log's committer, which never waits for the lock: whoever holds it looks once more before and after letting go (see unlock).
+	// flushed is set by the log's committer, which never waits for the lock: whoever holds it looks once more before
+	// and after letting go (see unlock).
 	flushed atomic.Bool
 
 	// committed holds consumers, which wait for the high watermark; tail holds followers, which wait for the log's end.
@@ -94,7 +96,8 @@ func (v *view) check(epoch int32) error {
 	}
 }
 
-// newPartition makes the partition of an open log. It leads and follows nothing until it is told the committed metadata.
+// newPartition makes the partition of an open log. It leads and follows nothing until it is told the committed
+// metadata.
 func newPartition(m *Manager, topic *topicState, partition int32, l *log.Log, restart Restart) *Partition {
 	p := &Partition{m: m, topic: topic, partition: partition, log: l, logger: m.logger.With("topic", topic.name, "partition", partition)}
 	p.mu.core = NewCore(m.cfg.BrokerID)
@@ -149,8 +152,9 @@ func (p *Partition) step(now Instant, ev Event) {
 	}
 }
 
-// do carries out one action. The lock is held. ActionAppend is done by appendAll and ActionAnswerFetch by readFollower, which have the request at hand. A broker that
-// is alone never follows and has no ISR to change: the actions of a follower come with the peers that answer them.
+// do carries out one action. The lock is held. ActionAppend is done by appendAll and ActionAnswerFetch by readFollower,
+// which have the request at hand. A broker that is alone never follows and has no ISR to change: the actions of a
+// follower come with the peers that answer them.
 func (p *Partition) do(a Action) {
 	switch a.Kind {
 	case ActionComplete:
@@ -211,7 +215,8 @@ func (p *Partition) publish() {
 	p.logger.Log(context.Background(), level, "role changed", "role", v.role.String(), "leader", v.leader, "leader epoch", v.leaderEpoch, "high watermark", c.highWatermark, "end", c.end)
 }
 
-// notifyFlushed is called by the log's committer. It must not wait for the lock: an appender may hold it while it waits for the committer.
+// notifyFlushed is called by the log's committer. It must not wait for the lock: an appender may hold it while it waits
+// for the committer.
 func (p *Partition) notifyFlushed() {
 	p.flushed.Store(true)
 	if p.mu.TryLock() {
@@ -219,11 +224,13 @@ func (p *Partition) notifyFlushed() {
 	}
 }
 
-// unlock ends the critical section: it takes in what the committer reported meanwhile, lets go, and makes the calls that are due.
+// unlock ends the critical section: it takes in what the committer reported meanwhile, lets go, and makes the calls
+// that are due.
 func (p *Partition) unlock() {
 	for {
 		if p.flushed.Swap(false) {
-			// Asked under the lock, not taken from the report: a cut of the log happens under the same lock, so the answer is about the present log (W7).
+			// Asked under the lock, not taken from the report: a cut of the log happens under the same lock, so the
+			// answer is about the present log (W7).
 			ev := &p.mu.scratch.flushed
 			*ev = Flushed{LogGeneration: p.mu.core.Generation(), DurableEnd: p.log.DurableEnd()}
 			p.step(p.m.now(), ev)
@@ -245,7 +252,8 @@ func (p *Partition) unlock() {
 	}
 }
 
-// armTimer sees to a Tick when the next request runs out of time. The lock is held. Under steady load the timer is armed once for the oldest request and fires once per timeout.
+// armTimer sees to a Tick when the next request runs out of time. The lock is held. Under steady load the timer is
+// armed once for the oldest request and fires once per timeout.
 func (p *Partition) armTimer(now Instant) {
 	next := p.mu.core.NextDeadline()
 	if next >= p.mu.armed {

@@ -22,8 +22,8 @@ type ReadRequest struct {
 	CurrentLeaderEpoch int32
 	// LastFetchedEpoch is the leader epoch of the last batch the caller holds, -1 for none (KIP-595).
 	LastFetchedEpoch int32
-	// ReplicaID is the broker that follows, [NoReplica] for consumers. A follower reads up to the log's end, and its Offset is its report of what it holds. Only a
-	// handler on the brokers' own listener may set it (S5).
+	// ReplicaID is the broker that follows, [NoReplica] for consumers. A follower reads up to the log's end, and its
+	// Offset is its report of what it holds. Only a handler on the brokers' own listener may set it (S5).
 	ReplicaID metadata.BrokerID
 	// BrokerEpoch and LogStartOffset are the follower's.
 	BrokerEpoch    int64
@@ -37,21 +37,25 @@ func NewReadRequest(offset int64, maxBytes int) ReadRequest {
 
 // ReadResult is the answer to a ReadRequest.
 type ReadResult struct {
-	// Slice holds whole batches; empty when there is nothing to read, diverging epochs or an error. The caller releases it.
+	// Slice holds whole batches; empty when there is nothing to read, diverging epochs or an error. The caller releases
+	// it.
 	Slice log.Slice
-	// HighWatermark, LastStableOffset, LogStartOffset and LogEndOffset are those of the time of the read; -1 with an error other than ErrOffsetOutOfRange of package log.
+	// HighWatermark, LastStableOffset, LogStartOffset and LogEndOffset are those of the time of the read; -1 with an
+	// error other than ErrOffsetOutOfRange of package log.
 	HighWatermark, LastStableOffset, LogStartOffset, LogEndOffset int64
 	// LeaderID and LeaderEpoch are those known here, also with an error.
 	LeaderID    metadata.BrokerID
 	LeaderEpoch int32
-	// DivergingEpoch ≥ 0 says that the caller's log and this one differ: the largest epoch ≤ LastFetchedEpoch here, and the offset at which it ends.
+	// DivergingEpoch ≥ 0 says that the caller's log and this one differ: the largest epoch ≤ LastFetchedEpoch here, and
+	// the offset at which it ends.
 	DivergingEpoch int32
 	DivergingEnd   int64
 	Err            error
 }
 
-// Read returns what a consumer may see: batches below the high watermark. An offset between the high watermark and the log's end gives no records and no error; below the
-// log's start or above its end it is ErrOffsetOutOfRange of package log.
+// Read returns what a consumer may see: batches below the high watermark. An offset between the high watermark and the
+// log's end gives no records and no error; below the log's start or above its end it is ErrOffsetOutOfRange of package
+// log.
 func (p *Partition) Read(r ReadRequest) ReadResult {
 	if r.ReplicaID >= 0 {
 		return p.readFollower(r)
@@ -84,7 +88,8 @@ func newReadResult(v *view) ReadResult {
 	return ReadResult{HighWatermark: -1, LastStableOffset: -1, LogStartOffset: -1, LogEndOffset: -1, LeaderID: v.leader, LeaderEpoch: v.leaderEpoch, DivergingEpoch: -1, DivergingEnd: -1}
 }
 
-// marks fills in the offsets and returns up to where a consumer may read. The high watermark is taken before the end and the start, so that it is never above the end.
+// marks fills in the offsets and returns up to where a consumer may read. The high watermark is taken before the end
+// and the start, so that it is never above the end.
 func (p *Partition) marks(res *ReadResult) (limit int64) {
 	limit = p.highWatermark.Load()
 	res.LogStartOffset, res.LogEndOffset = p.log.StartOffset(), p.log.EndOffset()
@@ -109,7 +114,8 @@ func (p *Partition) read(res *ReadResult, r ReadRequest, limit int64) {
 	res.Slice = s
 }
 
-// readFollower lets the core judge the fetch of a follower, which is also its report of what it holds (R9, R12), and reads up to the log's end.
+// readFollower lets the core judge the fetch of a follower, which is also its report of what it holds (R9, R12), and
+// reads up to the log's end.
 func (p *Partition) readFollower(r ReadRequest) ReadResult {
 	p.mu.Lock()
 	c := p.mu.core
@@ -138,8 +144,8 @@ func (p *Partition) readFollower(r ReadRequest) ReadResult {
 	return res
 }
 
-// epochEnd returns the largest epoch ≤ the given one and the offset at which it ends; -1, -1 when there is none. A leader's own epoch begins at its election, even before the first
-// append in it (R4).
+// epochEnd returns the largest epoch ≤ the given one and the offset at which it ends; -1, -1 when there is none. A
+// leader's own epoch begins at its election, even before the first append in it (R4).
 func (p *Partition) epochEnd(leaderEpoch, epoch int32) (int32, int64) {
 	switch {
 	case epoch == leaderEpoch:

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/metadata"
 )
 
-// protocol.md 4, Fetch: an offset in (HW, end] is empty without error; outside [start, end] it is out of range. Answering out of range above the high watermark would reset
-// consumers after a change of the leader.
+// protocol.md 4, Fetch: an offset in (HW, end] is empty without error; outside [start, end] it is out of range.
+// Answering out of range above the high watermark would reset consumers after a change of the leader.
 func TestReadBounds(t *testing.T) {
 	b := newBench(t, withReplicas(0, 1)) // broker 1 never fetches: the high watermark stays
 	b.append(1, "a", "b", "c").wait(t)
@@ -61,7 +61,8 @@ func TestReadLimits(t *testing.T) {
 	require.Equal(t, 0, read(3, 1000, true))
 }
 
-// Fencing by leader epoch: 74 for an older one, 75 for one this broker does not know yet, on every request that carries it.
+// Fencing by leader epoch: 74 for an older one, 75 for one this broker does not know yet, on every request that carries
+// it.
 func TestFencing(t *testing.T) {
 	b := newBench(t)
 	b.produce("a")
@@ -168,7 +169,8 @@ func TestListOffset(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnknownOffsetSpec)
 }
 
-// R7, I4: a new leader does not say what is latest until its high watermark has reached the start of its epoch; earliest is known.
+// R7, I4: a new leader does not say what is latest until its high watermark has reached the start of its epoch;
+// earliest is known.
 func TestOffsetNotAvailable(t *testing.T) {
 	b := newBench(t, withReplicas(0, 1))
 	b.append(1, "a").wait(t)
@@ -196,7 +198,8 @@ func (b *bench) follow(id metadata.BrokerID, offset int64) ReadResult {
 	return res
 }
 
-// The leader's side of replication in the driver: followers read up to the end, their fetch moves the high watermark and answers acks=all.
+// The leader's side of replication in the driver: followers read up to the end, their fetch moves the high watermark
+// and answers acks=all.
 func TestFollowerFetch(t *testing.T) {
 	b := newBench(t, withReplicas(0, 1))
 	r := b.append(-1, "a")

@@ -42,7 +42,8 @@ func (m *Manager) reconcile(img *metadata.Image) {
 		if m.applied != nil {
 			m.fail(fmt.Errorf("broker %d: %w", m.cfg.BrokerID, errSuperseded))
 		}
-		// M16: what this image says about us was said to an earlier process. It may have promised what this one's disk no longer holds.
+		// M16: what this image says about us was said to an earlier process. It may have promised what this one's disk
+		// no longer holds.
 		return
 	}
 	old := m.applied
@@ -123,7 +124,8 @@ type startedPartition struct {
 	delta *MetadataDelta
 }
 
-// adopt looks at every log found on disk. What the metadata does not know is kept aside, never deleted (L12, I16); a name that does not fit the id is of another topic (L21).
+// adopt looks at every log found on disk. What the metadata does not know is kept aside, never deleted (L12, I16); a
+// name that does not fit the id is of another topic (L21).
 func (r *round) adopt() {
 	m := r.m
 	for _, l := range m.cfg.Dir.Logs() {
@@ -256,7 +258,8 @@ func (r *round) refresh(pl *placement, t *metadata.Topic) {
 func (r *round) settings(pl *placement, t *metadata.Topic) *metadata.TopicSettings {
 	s, err := metadata.ResolveTopicSettings(r.m.brokerConfig, t.Configs)
 	if err != nil {
-		// The controller checked them when they were set: an older binary's value, or the broker's own file. The topic goes on with what it has.
+		// The controller checked them when they were set: an older binary's value, or the broker's own file. The topic
+		// goes on with what it has.
 		r.m.logger.Error("topic configuration not usable", "topic", t.Name, "err", err)
 		if pl.topicState.settings.Load() != nil {
 			return nil
@@ -348,7 +351,8 @@ func (r *round) run() {
 	wg.Wait()
 }
 
-// finish does the jobs, lets the new partitions lead, and publishes the table: who finds a partition there finds it ready.
+// finish does the jobs, lets the new partitions lead, and publishes the table: who finds a partition there finds it
+// ready.
 func (r *round) finish() {
 	r.run()
 	for _, s := range r.started {

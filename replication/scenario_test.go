@@ -17,7 +17,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what the scenarios print into testdata")
 
-// TestScenarios plays the scripts of testdata: a command, a line of four dashes, what it prints, an empty line. Commands:
+// TestScenarios plays the scripts of testdata: a command, a line of four dashes, what it prints, an empty line.
+// Commands:
 //
 //	cluster replicas=3 min=2 flush=on   three stopped brokers, a partition on all of them
 //	start 0 [1 2]                       start and register brokers, and apply the metadata on them
@@ -33,7 +34,8 @@ var rewrite = flag.Bool("rewrite", false, "write what the scenarios print into t
 //	delete 0 2                          DeleteRecords at broker 0 up to offset 2
 //	tick 40s                            time passes on all brokers
 //
-// The promises of the simulator are checked after each command. Run with -rewrite to accept what is printed, and read the diff.
+// The promises of the simulator are checked after each command. Run with -rewrite to accept what is printed, and read
+// the diff.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.scenario")
 	if err != nil || len(files) == 0 {

@@ -35,13 +35,15 @@ func (s *sim) observe(n *simNode) {
 	}
 }
 
-// givenUp says that a leader's epoch ended in an unclean election: what it still believes committed was given up by then.
+// givenUp says that a leader's epoch ended in an unclean election: what it still believes committed was given up by
+// then.
 func (s *sim) givenUp(n *simNode) bool { return n.core.LeaderEpoch() < s.state().uncleanEpoch }
 
 // lying says that the mutant at work reports what is not so on purpose, which is noticed elsewhere.
 func (s *sim) lying() bool { return s.mutant.name != "" }
 
-// commit takes what a leader's high watermark has passed as promised for ever (I1), and asks whether every electable replica has it (I10, I11).
+// commit takes what a leader's high watermark has passed as promised for ever (I1), and asks whether every electable
+// replica has it (I10, I11).
 func (s *sim) commit(n *simNode) {
 	hw := n.core.HighWatermark()
 	if hw <= int64(len(s.committed)) || s.givenUp(n) {

@@ -6,7 +6,8 @@ import (
 	"github.com/millrace/millrace/metadata"
 )
 
-// The ideal controller: one partition record, changed atomically, every version kept in order for the brokers to apply when they get to it.
+// The ideal controller: one partition record, changed atomically, every version kept in order for the brokers to apply
+// when they get to it.
 
 // change commits the next version of the record.
 func (s *sim) change(fn func(st *simState)) {
@@ -49,7 +50,8 @@ func without(ids []metadata.BrokerID, id metadata.BrokerID) []metadata.BrokerID 
 	return slices.DeleteFunc(slices.Clone(ids), func(x metadata.BrokerID) bool { return x == id })
 }
 
-// register takes in a started broker: a new broker epoch, a new leader epoch if it leads (R14), and no place among the electable if its disk may lack what they hold (I12, L11).
+// register takes in a started broker: a new broker epoch, a new leader epoch if it leads (R14), and no place among the
+// electable if its disk may lack what they hold (I12, L11).
 func (s *sim) register(n *simNode) {
 	s.change(func(st *simState) {
 		st.peers[n.id].BrokerEpoch, st.peers[n.id].Fenced = n.brokerEpoch, false
@@ -67,7 +69,8 @@ func (s *sim) register(n *simNode) {
 	n.registered = len(s.meta) - 1
 }
 
-// choose elects a leader if there is none: from the ISR, else from the ELR, else, when nobody electable is left, the last known leader.
+// choose elects a leader if there is none: from the ISR, else from the ELR, else, when nobody electable is left, the
+// last known leader.
 func (s *sim) choose(st *simState) {
 	if st.leader >= 0 {
 		return
@@ -96,7 +99,8 @@ func (s *sim) choose(st *simState) {
 	}
 }
 
-// forget is what the promises allow when every electable replica lost its disk or its cache: acknowledged is what the last leader still has.
+// forget is what the promises allow when every electable replica lost its disk or its cache: acknowledged is what the
+// last leader still has.
 func (s *sim) forget(n *simNode) {
 	k := int64(0)
 	for k < int64(len(s.committed)) && k < n.log.end() && (k < n.log.start || s.committed[k].same(n.log.records[k])) {

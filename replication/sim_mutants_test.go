@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// simMutants are protocols that lack one rule each. The rule is taken out from outside the core, by forging what it hears or by reaching into its state, so that the core itself carries no
-// switches.
+// simMutants are protocols that lack one rule each. The rule is taken out from outside the core, by forging what it
+// hears or by reaching into its state, so that the core itself carries no switches.
 var simMutants = []simMutant{
 	{
 		// I2: the leader reports as durable what it has only written.

@@ -14,8 +14,9 @@ var (
 
 const simSteps = 1000
 
-// TestSimulation plays the replication protocol of one partition under crashes, lost disks, delayed, lost and repeated messages, wrong suspicions and moving leaders, in both flush.ack modes, and
-// asserts I1, I2, I4, I5, I9-I12, I17, R23 after each step and I20 at the end.
+// TestSimulation plays the replication protocol of one partition under crashes, lost disks, delayed, lost and repeated
+// messages, wrong suspicions and moving leaders, in both flush.ack modes, and asserts I1, I2, I4, I5, I9-I12, I17, R23
+// after each step and I20 at the end.
 func TestSimulation(t *testing.T) {
 	if *simSeed != 0 {
 		if err := newSim(simOptions{seed: *simSeed, steps: simSteps, trace: t.Logf}).run(); err != nil {

@@ -10,8 +10,9 @@ import (
 	"github.com/millrace/millrace/metadata"
 )
 
-// The simulator runs the cores of one partition's replicas against an ideal controller, a network that delays, drops and repeats, and disks that lose what was not synced. One generator decides
-// everything, so a seed replays exactly. It knows the promises, not the protocol: see check.
+// The simulator runs the cores of one partition's replicas against an ideal controller, a network that delays, drops
+// and repeats, and disks that lose what was not synced. One generator decides everything, so a seed replays exactly. It
+// knows the promises, not the protocol: see check.
 
 // simRecord is one record: value is unique, so two logs agree exactly if their records do.
 type simRecord struct {
@@ -35,7 +36,8 @@ func (l *simLog) lastEpoch() int32 {
 	return l.records[l.end()-1].epoch
 }
 
-// epochEnd is what log.EpochEnd answers: it forgets the epochs that ended at or below the log start, but never the last one.
+// epochEnd is what log.EpochEnd answers: it forgets the epochs that ended at or below the log start, but never the last
+// one.
 func (l *simLog) epochEnd(epoch int32) (int32, int64) {
 	for i := l.end() - 1; i >= 0 && (i >= l.start || i == l.end()-1); i-- {
 		if e := l.records[i].epoch; e >= 0 && e <= epoch {
@@ -525,7 +527,8 @@ func (s *sim) completed(n *simNode, a Action) {
 		}
 		holders := 0
 		for _, r := range s.nodes {
-			// A disk that is gone held what its broker had reported, and the leader may not know yet: that is what the other min.insync.replicas - 1 are for.
+			// A disk that is gone held what its broker had reported, and the leader may not know yet: that is what the
+			// other min.insync.replicas - 1 are for.
 			if r.wiped || r.fresh > n.applied || a.Offset < s.stable(r) && (a.Offset < r.log.start || r.log.records[a.Offset] == s.committed[a.Offset]) {
 				holders++
 			}
@@ -562,7 +565,8 @@ func (s *sim) flush(n *simNode) {
 	}
 }
 
-// flushed completes a flush: the device has it now. A flush of a log that was cut meanwhile reports all the same, late (W7).
+// flushed completes a flush: the device has it now. A flush of a log that was cut meanwhile reports all the same, late
+// (W7).
 func (s *sim) flushed(n *simNode) {
 	if !n.up || len(n.flushes) == 0 {
 		return
@@ -668,7 +672,8 @@ func (s *sim) answerFetch(n *simNode, q *FetchRequest, a Action) {
 	s.net = append(s.net, m)
 }
 
-// metadata lets a node apply the committed metadata up to some later index. Before its own registration is there it does nothing (M16).
+// metadata lets a node apply the committed metadata up to some later index. Before its own registration is there it
+// does nothing (M16).
 func (s *sim) metadata(n *simNode) {
 	if !n.up || n.applied >= len(s.meta)-1 {
 		return

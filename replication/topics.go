@@ -22,7 +22,8 @@ type placement struct {
 	offline    map[int32]error
 }
 
-// table finds the partitions of this broker. It is replaced, never changed, so that requests look things up without a lock.
+// table finds the partitions of this broker. It is replaced, never changed, so that requests look things up without a
+// lock.
 type table struct {
 	byName map[string]*placement
 	byID   map[metadata.TopicID]*placement
