@@ -11,9 +11,10 @@
 // # Invariants
 //
 //   - A connection's answers leave in request order, and [Handler.Handle] is called in request order on one goroutine (N7).
-//   - Nothing is allocated on the word of a length prefix alone: memory for a frame is taken as its bytes arrive (N3), and charged
-//     to a budget shared by all connections; a connection that finds no room stops reading. A frame that holds part of the budget
-//     can always finish (see budget.go), so the budget can't deadlock.
+//   - Memory for a frame is taken as its bytes arrive, not on the word of its length prefix (N3), and charged to a budget shared by all
+//     connections, of which half at most is lent ahead; a connection that finds no room stops reading. A frame that holds part
+//     of the budget can always finish (see budget.go), so the budget can't deadlock.
+//   - Answers are held back, to share a write, only while the reader has something to do: before it waits for anything it writes them.
 //   - A peer that does not read costs a bounded number of bytes and is cut off when a write makes no progress (N1).
 //   - The context of a connection ends with it, so nothing waits for a dead peer (N2).
 //   - A panic in a handler closes its connection only, unless it passed through a package below transport: then the process ends (N9).
@@ -22,13 +23,13 @@
 // # Goroutines
 //
 // Per listener one acceptor, and one certificate watcher when it speaks TLS. Per connection one reader, which also answers whatever is
-// ready when [Handler.Handle] returns, and one writer from the first time an answer comes later than that. [Request.Go] starts one for
+// ready when [Handler.Handle] returned, and one writer from the first time an answer comes later than that. [Request.Go] starts one for
 // a handler that must block. All belong to the [Server]; [Server.Shutdown] waits for them.
 //
 // # Locks
 //
-// Conn.mu guards a connection's queue; budget.mu and Server.mu are leaves. Nothing is called with Conn.mu held except the encoder of a
-// response.
+// Conn.mu guards a connection's queue; the mutexes of Server, budget, certificates and metrics are leaves. Neither a handler's code nor a
+// source's nor an encoder's is called with a lock held.
 //
 // The package writes no files; it reads the PEM files of its TLS listeners.
 package transport

@@ -1,0 +1,236 @@
+package transport
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// serve is the reader goroutine.
+func (c *Conn) serve() {
+	var in io.Reader = countReader{c.net, &c.listener.metrics.bytesIn}
+	if r := newAheadReader(c, &c.listener.metrics.bytesIn); r != nil {
+		in, c.looksAhead = r, true
+	}
+	c.frames.br = bufio.NewReaderSize(in, readBufferBytes)
+	err := c.handshake()
+	for err == nil {
+		err = c.serveOne()
+	}
+	c.flush() // what was asked for before the end, or before the request that can't be served, is answered
+	switch {
+	case errors.Is(err, errStopReading):
+		err = ErrServerClosed
+		if reason := c.closedFor(); reason != "" {
+			c.reject(rejectHandler, "connection closed for what the client asked", "reason", reason)
+			err = fmt.Errorf("transport: connection closed: %s", reason)
+		}
+		c.linger()
+	case err == ErrIdle && c.served:
+		c.linger()
+	}
+	c.kill(err)
+}
+
+// handshake does TLS's, within the time for the first request.
+func (c *Conn) handshake() error {
+	t, ok := c.net.(*tls.Conn)
+	if !ok {
+		return nil
+	}
+	if err := c.raw.SetDeadline(c.firstBefore); err != nil {
+		return err
+	}
+	err := t.Handshake()
+	if err == nil || c.stopping() {
+		return err
+	}
+	var notTLS tls.RecordHeaderError
+	switch {
+	case errors.As(err, &notTLS) && notTLS.Conn != nil:
+		c.reject(rejectPlaintextOnTLS, "client does not speak TLS, and this listener is SSL: set the client's security.protocol=SSL, or use a PLAINTEXT listener",
+			"first_bytes", fmt.Sprintf("%q", notTLS.RecordHeader[:]))
+		return ErrRejected
+	case isTimeout(err):
+		c.reject(rejectFirstRequest, "no TLS handshake in time")
+		return ErrIdle
+	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, io.ErrUnexpectedEOF):
+		return ErrPeerClosed // port scanners and health checks
+	}
+	c.reject(rejectTLSHandshake, "TLS handshake failed", "err", err)
+	return fmt.Errorf("%w: %w", ErrRejected, err)
+}
+
+// serveOne waits until a request may be read, reads it and has it handled. errStopReading means that everything has been sent and the
+// connection is to be closed in order.
+func (c *Conn) serveOne() error {
+	if err := c.waitRoom(); err != nil {
+		return err
+	}
+	if !c.armedIdle && !c.frames.buffered() {
+		if err := c.armIdle(); err != nil {
+			return c.readFailed(err)
+		}
+	}
+	pre, err := c.frames.next()
+	if err != nil {
+		return c.readFailed(err)
+	}
+	if c.muted.Load() { // since the wait for this request began
+		if err := c.waitRoom(); err != nil {
+			return err
+		}
+	}
+	if pre.size > maxHeldFrameBytes && c.looksAhead {
+		c.flush() // the answers held back don't wait for a request that takes its time
+	}
+	flexible, err := c.admit(pre)
+	if err != nil {
+		return err
+	}
+	c.lastLarge = pre.size > readBufferBytes-prefixBytes
+	f, err := c.frames.read(c.ctx, pre.size)
+	if err != nil {
+		return c.readFailed(err)
+	}
+	defer f.Release()
+	h, err := parseHeader(f.Bytes(), flexible)
+	if err != nil {
+		c.reject(rejectHeader, "request header can't be parsed: connection closed", "err", err, "key", pre.key, "version", pre.version)
+		return fmt.Errorf("%w: %w", ErrRejected, err)
+	}
+	if string(h.clientID) != c.clientID {
+		c.clientID = string(h.clientID)
+	}
+	if !c.served {
+		c.served = true
+		c.armedIdle = false
+		c.server.settled(c)
+	}
+	c.handle(&Request{Key: h.key, Version: h.version, CorrelationID: h.correlationID, ClientID: c.clientID, Body: h.body, Frame: f, Conn: c, Received: time.Now()})
+	return nil
+}
+
+// admit judges a request by its key, version and size, before memory is taken for it.
+func (c *Conn) admit(pre preamble) (flexible bool, err error) {
+	flexible, ok := c.server.handler.Accept(pre.key, pre.version)
+	if !ok {
+		c.reject(rejectVersion, "request of a key or version that isn't served: connection closed", "key", pre.key, "version", pre.version)
+		return false, fmt.Errorf("%w: key %d version %d isn't served", ErrRejected, pre.key, pre.version)
+	}
+	limit := c.server.cfg.MaxRequestBytes
+	if c.server.limiter != nil {
+		if n := c.server.limiter.MaxRequestBytes(pre.key, pre.version); n > 0 {
+			limit = min(limit, n)
+		}
+	}
+	if !c.authenticated.Load() {
+		limit = min(limit, c.server.cfg.MaxRequestBytesBeforeAuth)
+	}
+	if pre.size > limit {
+		c.reject(rejectSize, "request is too large: connection closed", "bytes", pre.size, "limit", limit, "key", pre.key, "version", pre.version)
+		return false, fmt.Errorf("%w: %d bytes, the limit is %d", ErrRejected, pre.size, limit)
+	}
+	return flexible, nil
+}
+
+// handle queues the request's slot, calls the handler, and sends what is ready.
+func (c *Conn) handle(r *Request) {
+	c.touch(r.Received)
+	if !c.enqueue(r) {
+		return
+	}
+	if c.guard("Handle", func() { c.server.handler.Handle(r) }) {
+		c.handled(r)
+	}
+}
+
+// readFailed finds out what an error of reading means: nil to go on.
+func (c *Conn) readFailed(err error) error {
+	switch {
+	case c.stopping():
+		return nil // waitRoom sees what happened
+	case errors.Is(err, errFrameTimeout):
+		if !c.served {
+			c.reject(rejectFirstRequest, "no request in time")
+			return ErrIdle
+		}
+		c.reject(rejectFrameTimeout, "request not received in time: connection closed")
+		return fmt.Errorf("%w: %w", ErrRejected, err)
+	case isTimeout(err):
+		return c.idleFired()
+	case errors.Is(err, errTLSOnPlaintext):
+		c.reject(rejectTLSOnPlaintext, "client speaks TLS, and this listener is PLAINTEXT: set the client's security.protocol=PLAINTEXT, or use an SSL listener")
+		return fmt.Errorf("%w: %w", ErrRejected, err)
+	case errors.Is(err, errHTTP):
+		c.reject(rejectHTTP, "client speaks HTTP, and this is a Kafka listener: use the HTTP port (millrace.http.listener)")
+		return fmt.Errorf("%w: %w", ErrRejected, err)
+	case errors.Is(err, errFrameSize):
+		c.reject(rejectSize, "impossible request size: connection closed", "err", err)
+		return fmt.Errorf("%w: %w", ErrRejected, err)
+	}
+	return fmt.Errorf("%w: %w", ErrPeerClosed, err)
+}
+
+// stopping reports whether no more requests are to be read: waitRoom sorts out why.
+func (c *Conn) stopping() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.stopReading || c.mu.dead
+}
+
+// armIdle sets the read deadline for the wait for a request: when the connection will have been idle for too long. It stays where it
+// is while requests pass, and idleFired moves it on, so that the usual request costs no timer.
+func (c *Conn) armIdle() error {
+	t := c.firstBefore
+	if c.served {
+		t = c.server.started.Add(time.Duration(c.lastActive.Load())).Add(c.server.cfg.IdleTimeout)
+		if now := time.Now(); !t.After(now) {
+			t = now.Add(c.server.cfg.IdleTimeout) // a request is parked for longer than that
+		}
+	}
+	c.armedIdle = true
+	return c.setReadDeadline(t)
+}
+
+// idleFired decides when the idle deadline has passed: nil to wait on.
+func (c *Conn) idleFired() error {
+	if !c.served {
+		c.reject(rejectFirstRequest, "no request in time")
+		return ErrIdle
+	}
+	c.mu.Lock()
+	busy := c.mu.pending > 0 || len(c.mu.out) > 0 || c.mu.flushing
+	c.mu.Unlock()
+	idle := time.Since(c.server.started) - time.Duration(c.lastActive.Load())
+	if !busy && idle >= c.server.cfg.IdleTimeout {
+		return ErrIdle
+	}
+	c.armedIdle = false
+	return nil
+}
+
+// armFrame sets the read deadline within a frame.
+func (c *Conn) armFrame(t time.Time) error {
+	if !c.served && c.firstBefore.Before(t) {
+		t = c.firstBefore
+	}
+	c.armedIdle = false
+	return c.setReadDeadline(t)
+}
+
+// setReadDeadline sets the deadline, unless reading shall stop: then the deadline in the past that stopped it must stay. The order of
+// setting and looking is the reverse of stop's, so that one of the two sees the other.
+func (c *Conn) setReadDeadline(t time.Time) error {
+	if err := c.net.SetReadDeadline(t); err != nil {
+		return err
+	}
+	if c.stopping() {
+		return errStopReading
+	}
+	return nil
+}
