@@ -2,6 +2,7 @@ package log
 
 import (
 	"fmt"
+	"io/fs"
 	"sync"
 
 	"github.com/millrace/millrace/log/vfs"
@@ -55,7 +56,8 @@ func (d *descriptors) unlinkIdle(h *handle) {
 	d.mu.length--
 }
 
-// acquire returns the open file, opening it if needed. Every acquire needs one release.
+// acquire returns the open file, opening it if needed. Every acquire needs one release. A file that was forgotten is
+// not opened any more: its name may be that of another partition's file by now.
 func (d *descriptors) acquire(r *fileRef) (*handle, error) {
 	d.mu.Lock()
 	if h := r.handle; h != nil {
@@ -67,6 +69,13 @@ func (d *descriptors) acquire(r *fileRef) (*handle, error) {
 	f, err := d.fs.Open(r.path)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", r.path, err)
+	}
+	d.mu.Lock()
+	gone := r.gone // it is set before the name is given away
+	d.mu.Unlock()
+	if gone {
+		f.Close()
+		return nil, fmt.Errorf("open %s: %w", r.path, fs.ErrNotExist)
 	}
 	return d.adopt(r, f), nil
 }

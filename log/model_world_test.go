@@ -699,8 +699,8 @@ func (w *world) restart(inc *incarnation) {
 		inc.restarted()
 		w.stats.restarts++
 	case errors.Is(err, ErrPoisoned):
-	case errors.Is(err, ErrClosed):
-		inc.restarting = -1
+	case errors.Is(err, ErrClosed) || errors.Is(err, ErrNoSpace):
+		inc.restarting = -1 // nothing was changed
 	default:
 		w.failf("start at %d: %v", to, err)
 	}
@@ -808,15 +808,12 @@ func (w *world) truncate(inc *incarnation) {
 		w.stats.truncations++
 	case errors.Is(err, ErrPoisoned):
 		return // whether it was cut is not known
-	case errors.Is(err, ErrClosed) || errors.Is(err, ErrOutOfRangeModel):
-		inc.cutting = -1
+	case errors.Is(err, ErrClosed) || errors.Is(err, ErrOffsetOutOfRange) || errors.Is(err, ErrNoSpace):
+		inc.cutting = -1 // nothing was changed
 	default:
 		w.failf("truncate to %d: %v", to, err)
 	}
 }
-
-// ErrOutOfRangeModel is what a truncation below a start that has just moved answers.
-var ErrOutOfRangeModel = ErrOffsetOutOfRange
 
 // cut forgets the batches from offset on.
 func (i *incarnation) cut(offset int64) {
@@ -855,6 +852,10 @@ func (w *world) trim(slot *modelSlot) {
 		inc.start = max(inc.start, min(to, l.StartOffset()))
 		inc.trimming = -1
 		w.stats.trims++
+	case errors.Is(err, ErrNoSpace):
+		// What could go without any new file may be gone.
+		inc.start = max(inc.start, l.StartOffset())
+		inc.trimming = -1
 	case errors.Is(err, ErrOffsetOutOfRange) || errors.Is(err, ErrClosed):
 		inc.trimming = -1
 	case errors.Is(err, ErrPoisoned):

@@ -240,7 +240,7 @@ func (l *Log) cut(start, cut, position int64, segments []*segment, i int) error 
 	intent.cut = -1
 	if l.dir.cfg.mutants.has(mutantIntentStays) {
 	} else if err := l.writeState(intent); err != nil {
-		return err
+		return l.dir.fail(err) // half done: the next start finishes it
 	}
 	l.mu.Lock()
 	size := int64(0)
