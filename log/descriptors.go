@@ -57,7 +57,7 @@ func (d *descriptors) unlinkIdle(h *handle) {
 }
 
 // acquire returns the open file, opening it if needed. Every acquire needs one release. A file that was forgotten is
-// not opened any more: its name may be that of another partition's file by now.
+// not opened any more, by now its name may be another's (L21): the error is fs.ErrNotExist.
 func (d *descriptors) acquire(r *fileRef) (*handle, error) {
 	d.mu.Lock()
 	if h := r.handle; h != nil {
@@ -65,33 +65,46 @@ func (d *descriptors) acquire(r *fileRef) (*handle, error) {
 		d.mu.Unlock()
 		return h, nil
 	}
+	gone := r.gone
 	d.mu.Unlock()
+	if gone {
+		return nil, fmt.Errorf("open %s: %w", r.path, fs.ErrNotExist)
+	}
 	f, err := d.fs.Open(r.path)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", r.path, err)
 	}
 	d.mu.Lock()
-	gone := r.gone // it is set before the name is given away
-	d.mu.Unlock()
-	if gone {
+	if gone = r.gone; gone || r.handle != nil {
+		// Somebody was faster, or the name passed to another while the file was being opened.
+		h := r.handle
+		if h != nil {
+			d.useLocked(h)
+		}
+		d.mu.Unlock()
 		f.Close()
-		return nil, fmt.Errorf("open %s: %w", r.path, fs.ErrNotExist)
+		if gone {
+			return nil, fmt.Errorf("open %s: %w", r.path, fs.ErrNotExist)
+		}
+		return h, nil
 	}
-	return d.adopt(r, f), nil
+	h := &handle{file: f, ref: r, uses: 1}
+	r.handle = h
+	d.mu.Unlock()
+	return h, nil
 }
 
-// adopt takes over a file that the caller opened or created, with one use. If somebody else was faster his handle is
-// used and the file closed.
+// adopt takes over a file that the caller created, with one use. A reader may have opened it already; its handle is
+// used then.
 func (d *descriptors) adopt(r *fileRef, f vfs.File) *handle {
 	d.mu.Lock()
-	h := r.handle
-	if h != nil {
+	if h := r.handle; h != nil {
 		d.useLocked(h)
 		d.mu.Unlock()
 		f.Close()
 		return h
 	}
-	h = &handle{file: f, ref: r, uses: 1}
+	h := &handle{file: f, ref: r, uses: 1}
 	if !r.gone {
 		r.handle = h
 	}

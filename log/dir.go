@@ -327,9 +327,22 @@ func (d *Dir) writeFile(name string, data []byte) error {
 	})
 }
 
-// replaceFile gives name the content data, durably and atomically (L3).
+// replaceFile gives name the content data, durably and atomically: file fsync, rename, directory fsync (L3). After an
+// error that matches vfs.ErrNoSpace the old content is there; after any other it is not known which.
 func (d *Dir) replaceFile(dir, name string, data []byte) error {
-	return d.withBallast(func() error { return vfs.ReplaceFile(d.cfg.FS, dir, name, data) })
+	path := vfs.Join(dir, name)
+	if err := d.writeFile(path+tmpSuffix, data); err != nil {
+		return err
+	}
+	if err := d.cfg.FS.Rename(path+tmpSuffix, path); err != nil {
+		_ = d.cfg.FS.Remove(path + tmpSuffix)
+		return err
+	}
+	if err := d.cfg.FS.SyncDir(dir); err != nil {
+		// The class of this error is hidden: the new content is there, and whether it stays is not known.
+		return fmt.Errorf("sync directory %s: %v", dir, err)
+	}
+	return nil
 }
 
 // withBallast gives up the ballast and tries once more if the disk is full and the caller is about to free space: what

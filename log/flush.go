@@ -198,10 +198,8 @@ func (l *Log) carryOut(p *advancePlan) error {
 			return fail(fmt.Sprintf("sync indexes of segment %d", seg.base), err)
 		}
 	}
-	for _, s := range p.snapshots {
-		if err := l.dir.writeFile(vfs.Join(l.path, offsetFileName(s.offset, snapshotSuffix)), s.data); err != nil {
-			return fail(fmt.Sprintf("write producer snapshot %d", s.offset), err)
-		}
+	if err := l.writeSnapshots(p.snapshots); err != nil {
+		return fail("write producer snapshot", err)
 	}
 	if p.epochsVersion != 0 {
 		if err := l.dir.replaceFile(l.path, epochsName, encodeEpochs(p.epochs)); err != nil {
@@ -224,11 +222,6 @@ func (l *Log) carryOut(p *advancePlan) error {
 		l.sealed = p.sealed
 	}
 	l.pendingSnapshots = slices.DeleteFunc(l.pendingSnapshots, func(s pendingSnapshot) bool { return s.offset <= p.end })
-	for _, s := range p.snapshots {
-		if n := len(l.snapshots); n == 0 || l.snapshots[n-1] < s.offset {
-			l.snapshots = append(l.snapshots, s.offset)
-		}
-	}
 	l.mu.Lock()
 	for _, seg := range p.indexes {
 		if seg != l.active() && seg.next <= p.end && seg.offsetIndex.flushed == seg.offsetIndex.count && seg.timeIndex.flushed == seg.timeIndex.count {
@@ -249,6 +242,26 @@ func (l *Log) carryOut(p *advancePlan) error {
 	l.mu.Unlock()
 	l.dropSnapshots(bases)
 	return nil
+}
+
+// writeSnapshots writes producer snapshots, and remembers those written also if not all were: a truncation must remove
+// what lies above it. Caller holds syncing, but not w.
+func (l *Log) writeSnapshots(list []pendingSnapshot) (err error) {
+	var written []int64
+	for _, s := range list {
+		if err = l.dir.writeFile(vfs.Join(l.path, offsetFileName(s.offset, snapshotSuffix)), s.data); err != nil {
+			break
+		}
+		written = append(written, s.offset)
+	}
+	l.w.Lock()
+	defer l.w.Unlock()
+	for _, offset := range written {
+		if i, known := slices.BinarySearch(l.snapshots, offset); !known {
+			l.snapshots = slices.Insert(l.snapshots, i, offset)
+		}
+	}
+	return err
 }
 
 // syncIndexes syncs both index files of a segment; a segment without entries has none.

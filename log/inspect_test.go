@@ -136,6 +136,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 		l := createLog(t, d, Settings{FlushAck: true, SegmentBytes: 1000, IndexIntervalBytes: 100})
 		for i := range 40 {
 			appendOne(t, l, int32(i/10), testBatch(1+i%3, 40, int64(1000+i), producerFields{id: 5, sequence: int32(i * 10)}.loose()))
+			d.syncer.waitAdvanced() // a snapshot at each roll
 		}
 		require.NoError(t, d.Close())
 		return fsys

@@ -281,6 +281,10 @@ func (l *Log) usable() error {
 
 // markCorrupt takes the partition offline: bytes that were durable are missing or changed (L9). Nothing is truncated.
 func (l *Log) markCorrupt(err error) error {
+	if failure := l.dir.failed(); failure != nil {
+		// What was being changed when the directory failed may look like anything; the next start will tell.
+		return fmt.Errorf("%s: %w: %w", l, ErrPoisoned, failure)
+	}
 	err = fmt.Errorf("%s: %w: %w", l, ErrCorrupt, err)
 	if l.corrupt.CompareAndSwap(nil, &err) {
 		l.dir.metrics.corrupt.Inc()

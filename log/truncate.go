@@ -235,7 +235,7 @@ func (l *Log) cut(start, cut, position int64, segments []*segment, i int) error 
 		return l.dir.fail(fmt.Errorf("truncate %s: replace %s: %w", l, epochsName, err))
 	}
 	if err := l.replayProducers(kept, cut); err != nil {
-		return err
+		return l.dir.fail(err)
 	}
 	intent.cut = -1
 	if l.dir.cfg.mutants.has(mutantIntentStays) {
