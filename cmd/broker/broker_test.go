@@ -2,10 +2,18 @@ package broker
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -234,10 +242,15 @@ func TestBrokerEndsWhenTheDirectoryFails(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	require.NoError(t, b.Ready(ctx))
-	cl := client(t, b, kgo.RecordDeliveryTimeout(time.Second), kgo.DisableIdempotentWrite())
+	cl := client(t, b, kgo.DisableIdempotentWrite())
 	require.NoError(t, cl.ProduceSync(ctx, &kgo.Record{Topic: "orders", Value: []byte("v")}).FirstErr())
 	faulty.Inject(vfs.Fault{Op: vfs.OpSync, Err: vfs.ErrIO, Times: -1})
-	require.Error(t, cl.ProduceSync(ctx, &kgo.Record{Topic: "orders", Value: []byte("v")}).FirstErr(), "an unsynced record is never acknowledged")
+	produced := make(chan error, 1)
+	producing, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	go func() {
+		produced <- cl.ProduceSync(producing, &kgo.Record{Topic: "orders", Value: []byte("v")}).FirstErr()
+	}()
 	select {
 	case err := <-done:
 		require.ErrorIs(t, err, vfs.ErrIO)
@@ -246,6 +259,8 @@ func TestBrokerEndsWhenTheDirectoryFails(t *testing.T) {
 		t.Fatal("the broker did not end")
 	}
 	require.NotEmpty(t, b.live())
+	giveUp()
+	require.Error(t, <-produced, "an unsynced record is never acknowledged")
 }
 
 // Whatever a part's failure hook reports ends Run with that error.
@@ -300,4 +315,44 @@ func TestNewRefusesBadConfigs(t *testing.T) {
 	require.ErrorContains(t, err, "no listener")
 	c = testConfig("/proc/none/of/this")
 	require.ErrorIs(t, runError(t, c), ErrDataDirectory)
+}
+
+// A TLS listener out of settings: key and chain in one PEM file, client certificates required on one listener only.
+func TestBrokerTLS(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "server.pem")
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "broker"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	text := append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
+	require.NoError(t, os.WriteFile(file, text, 0o600))
+
+	c, err := FromSettings(set(t, "listeners=SSL://127.0.0.1:0,MUTUAL://127.0.0.1:0", "listener.security.protocol.map=SSL:SSL,MUTUAL:SSL", "ssl.keystore.location="+file,
+		"listener.name.mutual.ssl.client.auth=required", "listener.name.mutual.ssl.truststore.location="+file), Options{DataDir: t.TempDir()})
+	require.NoError(t, err)
+	base := testConfig(c.DataDir)
+	base.Listeners = c.Listeners
+	b := startBroker(t, base)
+	pool := x509.NewCertPool()
+	require.True(t, pool.AppendCertsFromPEM(text))
+	ask := func(listener string, certificates ...tls.Certificate) error {
+		cl, err := kgo.NewClient(kgo.SeedBrokers(b.Addrs()[listener].String()), kgo.DialTLSConfig(&tls.Config{RootCAs: pool, Certificates: certificates}), kgo.RequestRetries(0))
+		require.NoError(t, err)
+		defer cl.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		return cl.Ping(ctx)
+	}
+	pair, err := tls.X509KeyPair(text, text)
+	require.NoError(t, err)
+	require.NoError(t, ask("SSL"))
+	require.Error(t, ask("MUTUAL"), "without a certificate")
+	require.NoError(t, ask("MUTUAL", pair))
 }

@@ -269,7 +269,16 @@ func (b *Broker) openReplicas(ctx context.Context) error {
 	return nil
 }
 
-func (b *Broker) closeReplicas(context.Context) error { return b.replicas.Close() }
+func (b *Broker) closeReplicas(ctx context.Context) error {
+	err := b.replicas.Close()
+	if b.failure() != nil && b.serving != nil {
+		select {
+		case <-b.serving:
+		case <-ctx.Done():
+		}
+	}
+	return err
+}
 
 func (b *Broker) openHandlers(context.Context) error {
 	cfg := b.cfg.Kafka
@@ -306,9 +315,9 @@ func (b *Broker) serve(context.Context) error {
 
 func (b *Broker) stopServing(ctx context.Context) error {
 	if b.failure() != nil {
-		// Nothing can be acknowledged any more: there is nothing to wait for.
+		// Nothing can be acknowledged any more: there is nothing to wait for. Requests that wait for the disk end with
+		// their partitions, in closeReplicas.
 		b.stopServe()
-		<-b.serving
 		return nil
 	}
 	err := b.transport.Shutdown(ctx)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/urfave/cli/v2"
 
@@ -42,7 +43,9 @@ func runLogVerify(c *cli.Context) error {
 		f.why, f.cause = reasonOf(err), err
 		return f
 	}
-	report, err := log.VerifyDir(vfs.OS(), dir, nil)
+	bar := e.newProgress("verifying", directoryBytes(dir))
+	report, err := log.VerifyDir(vfs.OS(), dir, func(p log.PartitionReport) { bar.add(p.SizeBytes) })
+	bar.finish()
 	if err != nil {
 		return &failure{code: exitFailed, what: "cannot verify " + dir, why: oneLine(err.Error()), fix: "name a data directory that this user can read", cause: err}
 	}
@@ -53,6 +56,21 @@ func runLogVerify(c *cli.Context) error {
 		return silent(exitCondition)
 	}
 	return nil
+}
+
+// directoryBytes is the size of the segments in a data directory, for the bar.
+func directoryBytes(dir string) int64 {
+	segments, err := filepath.Glob(filepath.Join(dir, "*", "*.log"))
+	if err != nil {
+		return 0
+	}
+	sum := int64(0)
+	for _, s := range segments {
+		if info, err := os.Stat(s); err == nil {
+			sum += info.Size()
+		}
+	}
+	return sum
 }
 
 func writeReport(w io.Writer, report log.DirReport, wide bool, width int) {

@@ -210,6 +210,21 @@ type consumption struct {
 	write     func([]byte, *kgo.FetchPartition, *kgo.Record) []byte
 }
 
+// total is how many records will be printed at most, 0 when that is not known.
+func (c *consumption) total() int64 {
+	sum := int64(0)
+	for _, r := range c.ranges {
+		if r.to < 0 {
+			return c.limit
+		}
+		sum += max(r.to-r.from, 0)
+	}
+	if c.limit > 0 {
+		return min(sum, c.limit)
+	}
+	return sum
+}
+
 func (c *consumption) run(ctx context.Context, b *batch) error {
 	offsets := map[string]map[int32]kgo.Offset{}
 	open := map[string]map[int32]int64{} // where each partition that is still read ends; < 0 never
@@ -254,6 +269,12 @@ func (c *consumption) run(ctx context.Context, b *batch) error {
 	out := bufio.NewWriterSize(c.stdout, 256<<10)
 	var line []byte
 	printed := int64(0)
+	// A bar beside records on the same terminal would only tear them.
+	var bar *progress
+	if !terminal(c.stdout) {
+		bar = c.newProgress("reading", c.total())
+	}
+	defer bar.finish()
 	for left > 0 {
 		fetches := conn.PollFetches(ctx)
 		if ctx.Err() != nil {
@@ -285,6 +306,7 @@ func (c *consumption) run(ctx context.Context, b *batch) error {
 					return
 				}
 				printed++
+				bar.add(1)
 				if c.limit > 0 && printed >= c.limit {
 					full = true
 					return
