@@ -2,6 +2,9 @@ package kafka
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -30,6 +33,7 @@ func (h *Handlers) createTopics(c *call, req *kmsg.CreateTopicsRequest) kmsg.Res
 	ctx, cancel := c.adminContext(req.TimeoutMillis)
 	defer cancel()
 
+	configs := createdConfigs{layers: h.layers(h.cfg.Store.Image()), lists: map[string][]kmsg.CreateTopicsResponseTopicConfig{}}
 	named := map[string]int{}
 	for i := range req.Topics {
 		named[req.Topics[i].Topic]++
@@ -43,7 +47,9 @@ func (h *Handlers) createTopics(c *call, req *kmsg.CreateTopicsRequest) kmsg.Res
 		} else {
 			rt.TopicID = result.ID
 			rt.NumPartitions, rt.ReplicationFactor = result.Partitions, result.ReplicationFactor
-			rt.Configs = h.createdConfigs(result.Configs, result.ReplicationFactor)
+			if req.Version >= 5 {
+				rt.Configs = configs.of(result.Configs, result.ReplicationFactor)
+			}
 		}
 		resp.Topics = append(resp.Topics, rt)
 	}
@@ -130,16 +136,31 @@ func duplicate(verb, noun, name string) error {
 	}
 }
 
-// createdConfigs lists a created topic's configs, with what it inherits.
-func (h *Handlers) createdConfigs(own map[string]string, replicationFactor int16) []kmsg.CreateTopicsResponseTopicConfig {
-	described := metadata.DescribeTopicConfigs(h.layers(h.cfg.Store.Image()), own, nil, int(replicationFactor))
-	configs := make([]kmsg.CreateTopicsResponseTopicConfig, 0, len(described))
+// createdConfigs lists the configs of created topics, with what they inherit. Topics
+// of one request mostly have the same, and share one list then: thousands of lists
+// would be much memory for a small request.
+type createdConfigs struct {
+	layers metadata.BrokerLayers
+	lists  map[string][]kmsg.CreateTopicsResponseTopicConfig
+}
+
+func (cc *createdConfigs) of(own map[string]string, replicationFactor int16) []kmsg.CreateTopicsResponseTopicConfig {
+	key := strconv.Itoa(int(replicationFactor))
+	for _, name := range slices.Sorted(maps.Keys(own)) {
+		key += "\x00" + name + "\x00" + own[name]
+	}
+	if list, ok := cc.lists[key]; ok {
+		return list
+	}
+	described := metadata.DescribeTopicConfigs(cc.layers, own, nil, int(replicationFactor))
+	list := make([]kmsg.CreateTopicsResponseTopicConfig, 0, len(described))
 	for i := range described {
 		d := &described[i]
 		rc := kmsg.NewCreateTopicsResponseTopicConfig()
 		rc.Name, rc.Value, rc.Source = d.Name, d.Value, int8(d.Source)
 		rc.ReadOnly, rc.IsSensitive = d.ReadOnly, d.Sensitive
-		configs = append(configs, rc)
+		list = append(list, rc)
 	}
-	return configs
+	cc.lists[key] = list
+	return list
 }

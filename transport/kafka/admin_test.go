@@ -420,6 +420,27 @@ func TestIncrementalAlterConfigs(t *testing.T) {
 		require.EqualValues(t, 40, alter("retention.mss", 0, "6"))
 		require.Equal(t, "6", b.store.Image().Topic(topic.Name).Configs["retention.ms"])
 	}
+	// Keys of brokers: those that may change while they run, for one or for all.
+	alterBroker := func(name, key, value string) int16 {
+		req := kmsg.NewPtrIncrementalAlterConfigsRequest()
+		r := kmsg.NewIncrementalAlterConfigsRequestResource()
+		r.ResourceType, r.ResourceName = 4, name
+		config := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
+		config.Name, config.Value = key, &value
+		r.Configs = append(r.Configs, config)
+		req.Resources = append(req.Resources, r)
+		return ask[*kmsg.IncrementalAlterConfigsResponse](c, req).Resources[0].ErrorCode
+	}
+	require.Zero(t, alterBroker("1", "log.roll.ms", "86400000"))
+	require.Zero(t, alterBroker("", "log.roll.ms", "86400001"))
+	require.NotZero(t, alterBroker("1", "node.id", "7"))
+	require.NotZero(t, alterBroker("x", "log.roll.ms", "7"))
+	require.EqualValues(t, 40, alterBroker("1", "log.roll.ms", "never"))
+	described := ask[*kmsg.DescribeConfigsResponse](c, describe(4, 4, "1", "log.roll.ms")).Resources[0].Configs[0]
+	require.Equal(t, "86400000", *described.Value)
+	require.EqualValues(t, 2, described.Source)
+	require.Len(t, described.ConfigSynonyms, 2)
+
 	// A resource named twice is refused in each place.
 	topic := b.topic(t, 1)
 	req := kmsg.NewPtrIncrementalAlterConfigsRequest()
