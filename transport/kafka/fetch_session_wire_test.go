@@ -204,3 +204,35 @@ func TestSessionOfRecreatedTopic(t *testing.T) {
 	require.EqualValues(t, 100, resp.Topics[0].Partitions[0].ErrorCode)
 	require.EqualValues(t, topic.ID, resp.Topics[0].TopicID)
 }
+
+// A partition whose marks moved is told so even when there is no room for its
+// records, and once only.
+func TestSessionTellsMarks(t *testing.T) {
+	b := theBroker(t)
+	c, topic := b.dial(t), b.topic(t, 2)
+	id := ask[*kmsg.FetchResponse](c, sessionFetch(12, 0, 0, fetched{topic, 0, 0}, fetched{topic, 1, 0})).SessionID
+	c.produce(topic, 0, batch(1))
+	c.produce(topic, 1, batch(1))
+	small := func(epoch int32) *kmsg.FetchResponse {
+		req := sessionFetch(12, id, epoch)
+		req.MaxBytes = 1
+		return ask[*kmsg.FetchResponse](c, req)
+	}
+	resp := small(1)
+	require.Equal(t, []int32{0, 1}, answered(resp))
+	require.NotEmpty(t, resp.Topics[0].Partitions[0].RecordBatches)
+	require.Empty(t, resp.Topics[0].Partitions[1].RecordBatches)
+	require.EqualValues(t, 1, resp.Topics[0].Partitions[1].HighWatermark)
+	resp = small(2)
+	require.Equal(t, []int32{1}, answered(resp))
+	require.NotEmpty(t, resp.Topics[0].Partitions[0].RecordBatches)
+
+	p, err := b.replicas.Partition(topic.Name, 1)
+	require.NoError(t, err)
+	_, err = p.DeleteRecords(t.Context(), 1, -1)
+	require.NoError(t, err)
+	resp = small(3) // 0 has records, and 1 another start, where its reader is not any more
+	require.Equal(t, []int32{0, 1}, answered(resp))
+	require.EqualValues(t, 1, resp.Topics[0].Partitions[1].ErrorCode)
+	require.EqualValues(t, 1, resp.Topics[0].Partitions[1].LogStartOffset)
+}
