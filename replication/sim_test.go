@@ -571,6 +571,9 @@ func (s *sim) flushed(n *simNode) {
 	if !n.up || len(n.flushes) == 0 {
 		return
 	}
+	if s.quiet { // the device has caught up
+		n.flushes = n.flushes[len(n.flushes)-1:]
+	}
 	i := s.rng.IntN(len(n.flushes))
 	f := n.flushes[i]
 	n.flushes = slices.Delete(n.flushes, i, i+1)
