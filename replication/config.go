@@ -102,11 +102,16 @@ func (c *Config) Validate() error {
 	if c.BrokerID < 0 {
 		errs = append(errs, fmt.Errorf("replication: broker id %d is negative", c.BrokerID))
 	}
-	for name, d := range map[string]time.Duration{"TickInterval": c.TickInterval, "CheckpointInterval": c.CheckpointInterval, "RetryInterval": c.RetryInterval, "ReplicaLagMax": c.ReplicaLagMax, "FetchTimeout": c.FetchTimeout} {
+	positive := func(name string, d time.Duration) {
 		if d <= 0 {
 			errs = append(errs, fmt.Errorf("replication: %s must be positive, is %v", name, d))
 		}
 	}
+	positive("TickInterval", c.TickInterval)
+	positive("CheckpointInterval", c.CheckpointInterval)
+	positive("RetryInterval", c.RetryInterval)
+	positive("ReplicaLagMax", c.ReplicaLagMax)
+	positive("FetchTimeout", c.FetchTimeout)
 	if c.Workers <= 0 {
 		errs = append(errs, fmt.Errorf("replication: Workers must be positive, is %d", c.Workers))
 	}

@@ -42,8 +42,11 @@ const (
 	ActionHalt
 )
 
-var actionNames = [...]string{ActionAppend: "append", ActionReplicate: "replicate", ActionFlush: "flush", ActionTruncate: "truncate", ActionReset: "reset", ActionTrim: "trim",
-	ActionSendFetch: "send-fetch", ActionAnswerFetch: "answer-fetch", ActionPropose: "propose", ActionComplete: "complete", ActionSetHW: "set-hw", ActionRole: "role", ActionHalt: "halt"}
+var actionNames = [...]string{
+	ActionAppend: "append", ActionReplicate: "replicate", ActionFlush: "flush", ActionTruncate: "truncate",
+	ActionReset: "reset", ActionTrim: "trim", ActionSendFetch: "send-fetch", ActionAnswerFetch: "answer-fetch",
+	ActionPropose: "propose", ActionComplete: "complete", ActionSetHW: "set-hw", ActionRole: "role", ActionHalt: "halt",
+}
 
 // String returns the name of the action as the scenario scripts print it.
 func (k ActionKind) String() string { return actionNames[k] }

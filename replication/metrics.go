@@ -112,8 +112,11 @@ func newMetrics(m *Manager) *metrics {
 func (c *metrics) lag(d Instant) { c.hwLag.Observe(float64(d) / 1e9) }
 
 func (c *metrics) descs() []*prometheus.Desc {
-	ds := []*prometheus.Desc{c.leaders, c.partitions, c.underReplicated, c.underMinISR, c.atMinISR, c.offline, c.currentOffset, c.oldestOffset, c.leader, c.replicas, c.isr,
-		c.underReplicatedPartition, c.leaderIsPreferred, c.topicPartitions, c.logSize, c.logStart, c.logEnd, c.partitionAtMinISR, c.partitionUnderMinISR}
+	ds := []*prometheus.Desc{
+		c.leaders, c.partitions, c.underReplicated, c.underMinISR, c.atMinISR, c.offline,
+		c.currentOffset, c.oldestOffset, c.leader, c.replicas, c.isr, c.underReplicatedPartition, c.leaderIsPreferred,
+		c.topicPartitions, c.logSize, c.logStart, c.logEnd, c.partitionAtMinISR, c.partitionUnderMinISR,
+	}
 	for _, t := range c.perTopic {
 		ds = append(ds, t.desc)
 	}

@@ -168,7 +168,7 @@ func (p *Partition) do(a Action) {
 	case ActionTrim:
 		p.mu.trimTo = max(p.mu.trimTo, a.Offset)
 	case ActionHalt:
-		p.logger.Error("replica halted", "offset", a.Offset, "high watermark", p.highWatermark.Load(), "err", a.Err)
+		p.logger.Error("replica halted", "offset", a.Offset, "high_watermark", p.highWatermark.Load(), "err", a.Err)
 	}
 }
 
@@ -196,7 +196,10 @@ func (p *Partition) moveHighWatermark(to int64) {
 // publish makes the core's state visible to readers, and wakes those whose answer it changes.
 func (p *Partition) publish() {
 	c, old := p.mu.core, p.view.Load()
-	v := &view{role: c.role, leader: c.leader, leaderEpoch: c.leaderEpoch, available: c.OffsetAvailable(), isr: slices.Clone(c.isr), replicas: len(c.replicas), minInsync: c.policy.MinInsync, err: c.haltErr}
+	v := &view{
+		role: c.role, leader: c.leader, leaderEpoch: c.leaderEpoch, available: c.OffsetAvailable(), err: c.haltErr,
+		isr: slices.Clone(c.isr), replicas: len(c.replicas), minInsync: c.policy.MinInsync,
+	}
 	if len(c.replicas) > 0 {
 		v.preferred = c.replicas[0].ID
 	}
@@ -212,7 +215,8 @@ func (p *Partition) publish() {
 	if old.role == RoleNone && v.role != RoleHalted {
 		level = slog.LevelDebug
 	}
-	p.logger.Log(context.Background(), level, "role changed", "role", v.role.String(), "leader", v.leader, "leader epoch", v.leaderEpoch, "high watermark", c.highWatermark, "end", c.end)
+	p.logger.Log(context.Background(), level, "role changed", "role", v.role.String(), "leader", v.leader,
+		"leader_epoch", v.leaderEpoch, "high_watermark", c.highWatermark, "end", c.end)
 }
 
 // notifyFlushed is called by the log's committer. It must not wait for the lock: an appender may hold it while it waits

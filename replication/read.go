@@ -85,7 +85,10 @@ func (p *Partition) Read(r ReadRequest) ReadResult {
 }
 
 func newReadResult(v *view) ReadResult {
-	return ReadResult{HighWatermark: -1, LastStableOffset: -1, LogStartOffset: -1, LogEndOffset: -1, LeaderID: v.leader, LeaderEpoch: v.leaderEpoch, DivergingEpoch: -1, DivergingEnd: -1}
+	return ReadResult{
+		HighWatermark: -1, LastStableOffset: -1, LogStartOffset: -1, LogEndOffset: -1,
+		LeaderID: v.leader, LeaderEpoch: v.leaderEpoch, DivergingEpoch: -1, DivergingEnd: -1,
+	}
 }
 
 // marks fills in the offsets and returns up to where a consumer may read. The high watermark is taken before the end
@@ -119,7 +122,10 @@ func (p *Partition) read(res *ReadResult, r ReadRequest, limit int64) {
 func (p *Partition) readFollower(r ReadRequest) ReadResult {
 	p.mu.Lock()
 	c := p.mu.core
-	ev := &FetchRequest{Replica: r.ReplicaID, BrokerEpoch: r.BrokerEpoch, LeaderEpoch: r.CurrentLeaderEpoch, Offset: r.Offset, LastEpoch: r.LastFetchedEpoch, StartOffset: r.LogStartOffset, FoundEpoch: -1, FoundEnd: -1}
+	ev := &FetchRequest{
+		Replica: r.ReplicaID, BrokerEpoch: r.BrokerEpoch, LeaderEpoch: r.CurrentLeaderEpoch, Offset: r.Offset,
+		LastEpoch: r.LastFetchedEpoch, StartOffset: r.LogStartOffset, FoundEpoch: -1, FoundEnd: -1,
+	}
 	if r.LastFetchedEpoch >= 0 {
 		ev.FoundEpoch, ev.FoundEnd = p.epochEnd(c.LeaderEpoch(), r.LastFetchedEpoch)
 	}

@@ -131,7 +131,7 @@ func (r *round) adopt() {
 	for _, l := range m.cfg.Dir.Logs() {
 		id := metadata.TopicID(l.TopicID())
 		t := r.img.TopicByID(id)
-		logger := m.logger.With("topic", l.Topic(), "topic id", id.String(), "partition", l.Partition())
+		logger := m.logger.With("topic", l.Topic(), "topic_id", id.String(), "partition", l.Partition())
 		switch {
 		case t == nil && r.img.Tombstone(id):
 			r.job(func() {
@@ -154,7 +154,7 @@ func (r *round) adopt() {
 func (r *round) setAside(l *log.Log, reason string) {
 	m := r.m
 	r.job(func() {
-		m.logger.Warn("partition set aside", "topic", l.Topic(), "topic id", metadata.TopicID(l.TopicID()).String(), "partition", l.Partition(), "reason", reason)
+		m.logger.Warn("partition set aside", "topic", l.Topic(), "topic_id", metadata.TopicID(l.TopicID()).String(), "partition", l.Partition(), "reason", reason)
 		if err := m.cfg.Dir.SetAside(l); err != nil {
 			m.logger.Error("partition not set aside", "topic", l.Topic(), "partition", l.Partition(), "err", err)
 		}
@@ -185,10 +185,10 @@ func (r *round) remove(p *Partition, committed bool, reason string) {
 	r.job(func() {
 		var err error
 		if committed {
-			p.logger.Info("partition deleted", "topic id", p.topic.id.String(), "reason", reason)
+			p.logger.Info("partition deleted", "topic_id", p.topic.id.String(), "reason", reason)
 			err = m.cfg.Dir.Delete(p.log)
 		} else {
-			p.logger.Warn("partition set aside", "topic id", p.topic.id.String(), "reason", reason)
+			p.logger.Warn("partition set aside", "topic_id", p.topic.id.String(), "reason", reason)
 			err = m.cfg.Dir.SetAside(p.log)
 		}
 		if err != nil {
