@@ -127,12 +127,12 @@ func (c *Core) outOfRange(now Instant, ev *FetchResponse) {
 	case ev.LogStartOffset >= c.start && ev.LogStartOffset < c.end:
 		// The leader holds no epoch as old as our last one, so nothing that we hold above its start is in its log.
 		c.cut(Action{Kind: ActionTruncate, Offset: ev.LogStartOffset})
-	case c.end < ev.LogStartOffset, c.end == ev.LogStartOffset && c.start < c.end, c.end > ev.LogEndOffset:
-		// The leader has deleted by policy what would come next, and what it could be compared with; or, after an
-		// unclean election only, it ends before our start.
-		c.cut(Action{Kind: ActionReset, Offset: ev.LogStartOffset})
+	case c.start == c.end && ev.LogStartOffset <= c.end && c.end <= ev.LogEndOffset:
+		c.fetchLater(now) // we hold nothing that could be wrong: the bounds have moved since
 	default:
-		c.fetchLater(now)
+		// The leader has deleted by policy what would come next, and what ours could be compared with. Or, after an unclean
+		// election only, its log begins below ours or ends before it.
+		c.cut(Action{Kind: ActionReset, Offset: ev.LogStartOffset})
 	}
 }
 
