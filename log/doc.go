@@ -37,18 +37,31 @@
 //
 // # Locks, in order
 //
+//	Dir.naming, Dir.checkpointing  what makes and removes directories, who writes the checkpoint; held over file operations
+//	Log.syncing  one direct sync, checkpoint, truncation or trim of the partition at a time; held over file operations
 //	Log.w      the writer: appends, rolls, truncation, trimming; held over file operations
-//	Log.syncing  one direct sync or checkpoint of the partition at a time; held over file operations
+//	walCommitter.lock, syncer.lock  what waits for frames and for syncs; never held over file operations
 //	Dir.mu     the tables of the directory; never held over file operations
 //	Log.mu     the published state of the partition: segments, ends, indexes; never held over file operations
-//	descriptors.mu  the open files; never held over file operations
+//	wal.mu, descriptors.mu  the ring of files, the open files; never held over file operations
 //
-// Readers take only Log.mu and descriptors.mu. No callback runs under any of these locks.
+// Readers take only Log.mu and descriptors.mu; one that met a truncation waits for its end at Log.syncing, holding
+// nothing. No callback runs under any of these locks.
+//
+// # The write-ahead log
+//
+// Small sets of all partitions become durable together: the committer writes what waits as one frame, with one
+// fdatasync, into a ring of recycled files (wal_format.go has the formats). Large sets, and sets without flush.ack, go
+// straight to their segment and its fdatasync. The log is an accelerator: everything works without it, and a directory
+// may be opened with it on or off, whatever the last process did. Segments are always written first; a frame only says
+// again what was written, so redo is a plain write of the same bytes and its order does not matter. A file is retired,
+// and used again, once the segments of its records are synced and the checkpoint says so. Bytes of a deleted partition
+// stay in the ring until they are overwritten: WALFiles × WALFileBytes at most.
 //
 // # Goroutines
 //
-// All through [vfs.Tasks], so that the deterministic model can run this very code: SyncWorkers direct sync workers and
-// the committer of the write-ahead log per Dir, started by [OpenDir] and ended by [Dir.Close]; recovery workers during
+// All through [vfs.Tasks], so that the deterministic model can run this very code: SyncWorkers direct sync workers, and
+// the committer and the keeper of the write-ahead log per Dir, started by [OpenDir] and ended by [Dir.Close]; recovery workers during
 // OpenDir. Periodic work is [Dir.Tick]; [Dir.Run] calls it from the only ticker of the package.
 //
 // # Callers
