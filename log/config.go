@@ -115,6 +115,9 @@ func (c *Config) Validate() error {
 	if c.Rand == nil {
 		c.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	}
+	if c.walBlockBytes == 0 {
+		c.walBlockBytes = walBlockBytes
+	}
 	if c.OnFailure == nil {
 		c.OnFailure = func(error) {}
 	}
@@ -141,7 +144,12 @@ func (c *Config) Validate() error {
 	if c.WAL {
 		positive("WALFileBytes", c.WALFileBytes)
 		positive("WALInitialBytes", c.WALInitialBytes)
-		positive("WALFiles", int64(c.WALFiles))
+		if c.WALFiles < 2 {
+			errs = append(errs, fmt.Errorf("log: WALFiles must be at least 2, is %d: one is written while another is retired", c.WALFiles))
+		}
+		if c.WALInitialBytes < 8*int64(c.walBlockBytes) {
+			errs = append(errs, fmt.Errorf("log: WALInitialBytes must be at least %d, is %d", 8*c.walBlockBytes, c.WALInitialBytes))
+		}
 		positive("DirectBytes", c.DirectBytes)
 	}
 	return errors.Join(errs...)

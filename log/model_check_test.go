@@ -59,12 +59,12 @@ func (b *modelBatch) same(f foundBatch) bool {
 
 // check compares what recovery found with what is known, and takes over what it found: all of that is durable now.
 func (w *world) check() {
-	if off := w.dir.Offline(); len(off) > 0 {
+	if off := w.dir.Offline(); len(off) > 0 && !w.rotten {
 		w.failf("partition %s-%d is offline: %v", off[0].Topic, off[0].Partition, off[0].Err)
 		return
 	}
 	stats := w.dir.RecoveryStats()
-	if len(stats.WALDamage) > 0 {
+	if len(stats.WALDamage) > 0 && !w.rotten {
 		w.failf("damage is reported: %v", stats.WALDamage)
 		return
 	}
@@ -96,6 +96,9 @@ func (w *world) check() {
 				inc.state = incGone
 			}
 		case incAlive:
+			if !there && w.rotten {
+				break // offline
+			}
 			if !there {
 				w.failf("%s is lost", slot.topic)
 				return
@@ -134,13 +137,17 @@ func (w *world) checkLog(inc *incarnation) error {
 	}
 	if inc.cutting >= 0 && end <= inc.cutting {
 		// The truncation may have been carried out; then the end is exactly its target, if that was there.
-		if end != inc.cutting && end < inc.acked {
+		if end != inc.cutting && end < inc.acked && !w.rotten {
 			return fmt.Errorf("the end is %d, neither what was acknowledged nor the truncation point", end)
 		}
 		if end == inc.cutting {
 			inc.cut(end)
 			inc.maybe = nil
 		}
+	}
+	if w.rotten && end < inc.acked {
+		w.noteLoss(l)
+		inc.acked = end
 	}
 	if end < inc.acked {
 		return fmt.Errorf("the end is %d, acknowledged was %d", end, inc.acked)

@@ -38,6 +38,9 @@ type world struct {
 	err      error
 	// firstFrame and firstGeneration are where the write-ahead log stood after the last start.
 	firstFrame, firstGeneration uint64
+	// rotten says that a bit was flipped: losses are noted in lost instead of being failures.
+	rotten bool
+	lost   []string
 }
 
 // modelChaos is drawn per seed, so that seeds differ in kind (swarm).

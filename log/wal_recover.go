@@ -97,9 +97,11 @@ func (d *Dir) startCommitter() error {
 	if err := d.checkpoint(false); err != nil {
 		return err
 	}
+	largest := d.largestWALFile()
+	initial := min(d.cfg.WALInitialBytes, largest)
 	w, err := startWAL(walConfig{
 		fsys: d.cfg.FS, dir: vfs.Join(d.path, walName), parent: d.path, blockBytes: d.cfg.walBlockBytes,
-		initialBytes: d.cfg.WALInitialBytes, fileBytes: max(d.cfg.WALFileBytes, d.cfg.WALInitialBytes), files: d.cfg.WALFiles,
+		initialBytes: initial, fileBytes: max(initial, min(d.cfg.WALFileBytes, largest)), files: d.cfg.WALFiles,
 		random: d.newLogID, mayGrow: d.roomFor, logger: d.cfg.Logger, mutants: d.cfg.mutants,
 	}, scan)
 	if err != nil {
@@ -110,6 +112,17 @@ func (d *Dir) startCommitter() error {
 	d.mu.Unlock()
 	d.commit = newWALCommitter(d, w)
 	return nil
+}
+
+// largestWALFile bounds a file of the write-ahead log on a small disk: the ring, and the reserve for its redo (W20),
+// shall not take more than an eighth of it together.
+func (d *Dir) largestWALFile() int64 {
+	_, total, err := d.cfg.FS.Usage(d.path)
+	if err != nil {
+		return d.cfg.WALInitialBytes
+	}
+	block := int64(d.cfg.walBlockBytes)
+	return max(total/int64(16*d.cfg.WALFiles)/block*block, 64*block)
 }
 
 // roomFor says whether n more bytes fit above the reserve.

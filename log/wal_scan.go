@@ -19,6 +19,8 @@ type walRef struct {
 	file   int
 	offset int64
 	length int
+	// frame is the sequence number of its frame.
+	frame uint64
 }
 
 // walFileInfo is what scanWAL found out about one file.
@@ -175,7 +177,7 @@ func (s *walScan) readFrames(fsys vfs.FS, dir string, info *walFileInfo, visit f
 				s.damaged("frame %d of generation %d: %v", sequence, info.header.generation, err)
 				break
 			}
-			ref := walRef{walRecord: rec, file: info.number, offset: at + walRecordHeadBytes, length: len(rec.data)}
+			ref := walRef{walRecord: rec, file: info.number, offset: at + walRecordHeadBytes, length: len(rec.data), frame: sequence}
 			ref.data = nil
 			at += int64(len(rest) - len(next))
 			rest = next
