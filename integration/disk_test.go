@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -66,6 +65,16 @@ func injectSyncErrors(t *testing.T, b *broker) (stop func()) {
 	}
 	cmd := exec.Command(strace, "-f", "-q", "-o", os.DevNull, "-p", strconv.Itoa(b.cmd.Process.Pid), "-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:error=EIO")
 	require.NoError(t, cmd.Start())
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	stop = func() {
+		_ = cmd.Process.Kill()
+		<-ended
+	}
+	t.Cleanup(stop)
 	// Attached is what /proc says, for every thread that runs now.
 	deadline := time.Now().Add(patience)
 	for {
@@ -79,16 +88,16 @@ func injectSyncErrors(t *testing.T, b *broker) (stop func()) {
 		if len(tasks) > 0 && free == 0 {
 			break
 		}
-		if cmd.ProcessState != nil || time.Now().After(deadline) {
-			_ = cmd.Process.Kill()
+		select {
+		case <-ended:
 			t.Skip("this machine does not let strace attach")
+		case <-time.After(time.Millisecond):
 		}
-		runtime.Gosched()
+		if time.Now().After(deadline) {
+			t.Fatalf("strace attached to all but %d of %d threads", free, len(tasks))
+		}
 	}
-	return func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}
+	return stop
 }
 
 // TestDiskFull fills a small file system below a live broker (L13, I21):

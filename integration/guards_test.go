@@ -117,6 +117,10 @@ func traceCalls(t *testing.T, b *broker, fn func()) map[string]int {
 	stderr, err := cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { // only where fn gave up
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
 	said := bufio.NewScanner(stderr)
 	attached := false
 	for said.Scan() {
