@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,17 +22,16 @@ func reopen(t testing.TB, s *Store) *Store {
 // middle of allocations, again and again, so that blocks are lost and outcomes stay unknown.
 func TestProducerIDsAcrossRestarts(t *testing.T) {
 	cfg := testConfig(t, t.TempDir())
-	taken := map[int64]string{}
+	type block struct {
+		first, end int64
+		by         string
+	}
+	var taken []block
 	var mu sync.Mutex
 	take := func(first int64, count int, by string) {
 		mu.Lock()
 		defer mu.Unlock()
-		for id := first; id < first+int64(count); id += 100 { // blocks are multiples of it
-			if other, ok := taken[id]; ok {
-				t.Errorf("producer id %d given to %s and %s", id, other, by)
-			}
-			taken[id] = by
-		}
+		taken = append(taken, block{first, first + int64(count), by})
 	}
 	blocks := 0
 	for round := range 8 {
@@ -64,6 +64,10 @@ func TestProducerIDsAcrossRestarts(t *testing.T) {
 		wg.Wait()
 		require.Greater(t, len(taken), blocks)
 		blocks = len(taken)
+	}
+	slices.SortFunc(taken, func(a, b block) int { return cmp.Compare(a.first, b.first) })
+	for i := 1; i < len(taken); i++ {
+		require.GreaterOrEqual(t, taken[i].first, taken[i-1].end, "%v and %v", taken[i-1], taken[i])
 	}
 }
 
