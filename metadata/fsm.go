@@ -47,7 +47,7 @@ func decodeCommand(kind pb.CommandType, body []byte) (command, error) {
 	case pb.CommandType_COMMAND_CHAIN_PART:
 		return decodeChainPart(body)
 	}
-	return nil, fmt.Errorf("unknown command type %d: this entry was written by a newer version", kind)
+	return nil, fmt.Errorf("unknown command type %d: %w", kind, errNewerVersion)
 }
 
 // result is what one command of an entry led to.
@@ -154,13 +154,17 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 }
 
 // Restore replaces the state by a snapshot's. The new state is built and checked aside; after the swap nothing can fail
-// (M5).
+// (M5). A snapshot that only a newer version can read stops the broker, like such an entry (M2).
 func (f *fsm) Restore(r io.ReadCloser) error {
 	defer r.Close()
 	if f.failed != nil {
 		return fmt.Errorf("%w: %w", ErrFailed, f.failed)
 	}
 	st, index, err := readSnapshot(r)
+	if errors.Is(err, errNewerVersion) {
+		f.failed = fmt.Errorf("restore a snapshot from the leader: %w", err)
+		f.failure(f.failed)
+	}
 	if err != nil {
 		return err
 	}

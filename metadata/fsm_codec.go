@@ -12,7 +12,8 @@ import (
 	pb "github.com/millrace/millrace/metadata/metadatapb"
 )
 
-var errUnknownField = errors.New("unknown field: written by a newer version")
+// errNewerVersion marks data that is whole, and that only a newer version can read.
+var errNewerVersion = errors.New("written by a newer version")
 
 // unmarshal decodes b into m and refuses fields this binary does not know, at any depth: an older binary that ignored a
 // newer field of a command would go on with another state than its neighbours (M2).
@@ -25,7 +26,7 @@ func unmarshal(b []byte, m proto.Message) error {
 
 func refuseUnknown(m protoreflect.Message) error {
 	if len(m.GetUnknown()) > 0 {
-		return fmt.Errorf("%s: %w", m.Descriptor().FullName(), errUnknownField)
+		return fmt.Errorf("unknown field of %s: %w", m.Descriptor().FullName(), errNewerVersion)
 	}
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {

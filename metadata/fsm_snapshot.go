@@ -324,6 +324,9 @@ func readSnapshot(r io.Reader) (*state, uint64, error) {
 	if _, err := io.ReadFull(sr.r, magic); err != nil {
 		return nil, 0, fmt.Errorf("read snapshot: %w", err)
 	}
+	if last := len(magic) - 1; string(magic[:last]) == snapshotMagic[:last] && magic[last] > snapshotMagic[last] {
+		return nil, 0, fmt.Errorf("read snapshot: format version %d: %w", magic[last], errNewerVersion)
+	}
 	if string(magic) != snapshotMagic {
 		return nil, 0, fmt.Errorf("read snapshot: format %q instead of %q", magic, snapshotMagic)
 	}
@@ -375,7 +378,7 @@ func (b *snapshotBuilder) add(rec *pb.SnapshotRecord, before uint64) error {
 		st.lastBrokerEpoch = rec.Header.LastBrokerEpoch
 		st.nextProducerID = rec.Header.NextProducerId
 		if st.featureLevel > MaxFeatureLevel {
-			return fmt.Errorf("feature level %d, this binary knows %d", st.featureLevel, MaxFeatureLevel)
+			return fmt.Errorf("feature level %d, this binary knows %d: %w", st.featureLevel, MaxFeatureLevel, errNewerVersion)
 		}
 	case *pb.SnapshotRecord_Broker:
 		broker, err := decodeBroker(rec.Broker)

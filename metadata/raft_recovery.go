@@ -30,6 +30,9 @@ type recovered struct {
 // Damaged newer snapshots are moved aside, so that Raft starts from the one that was loaded. If no start without loss is
 // possible, nothing is touched and the error says so; the directory is never taken for an empty one.
 func recoverState(dir string, snaps raft.SnapshotStore, logs raft.LogStore, logger *slog.Logger) (*recovered, error) {
+	if err := removeUnfinished(dir, logger); err != nil {
+		return nil, err
+	}
 	metas, err := snaps.List()
 	if err != nil {
 		return nil, fmt.Errorf("list metadata snapshots in %s: %w", dir, err)
@@ -56,6 +59,14 @@ func recoverState(dir string, snaps raft.SnapshotStore, logs raft.LogStore, logg
 			r.st, r.index, from = st, index, meta.Index
 			break
 		}
+		if errors.Is(err, errNewerVersion) {
+			return nil, &Error{
+				Kind: ErrPolicyViolation,
+				What: fmt.Sprintf("this version can't read the metadata in %s", dir),
+				Why:  fmt.Sprintf("snapshot %s: %v", meta.ID, err),
+				Fix:  "start the version that wrote it, or a later one",
+			}
+		}
 		why = errors.Join(why, fmt.Errorf("snapshot %s: %w", meta.ID, err))
 		damaged = append(damaged, meta.ID)
 	}
@@ -75,6 +86,21 @@ func recoverState(dir string, snaps raft.SnapshotStore, logs raft.LogStore, logg
 			"snapshot", id, "to", filepath.Join(dir, damagedDir), "index", from, "error", why)
 	}
 	return r, nil
+}
+
+// removeUnfinished removes what is left of snapshots that a crash cut off. Raft would list them for ever.
+func removeUnfinished(dir string, logger *slog.Logger) error {
+	unfinished, err := filepath.Glob(filepath.Join(dir, "snapshots", "*.tmp"))
+	if err != nil {
+		return fmt.Errorf("look for unfinished snapshots: %w", err)
+	}
+	for _, path := range unfinished {
+		if err := os.RemoveAll(path); err != nil {
+			return fmt.Errorf("remove the unfinished snapshot %s: %w", path, err)
+		}
+		logger.Info("unfinished metadata snapshot removed", "path", path)
+	}
+	return nil
 }
 
 func whyDamaged(why error, folders, readable int) string {

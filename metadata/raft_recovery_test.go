@@ -1,7 +1,11 @@
 package metadata
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"hash/crc64"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +13,8 @@ import (
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
+
+	pb "github.com/millrace/millrace/metadata/metadatapb"
 )
 
 // snapshotsIn returns the folders of the snapshots, oldest first.
@@ -247,4 +253,45 @@ func TestConfigValidate(t *testing.T) {
 	bad.LeaderLease = 2 * bad.HeartbeatTimeout
 	_, err := Open(bad)
 	require.Error(t, err)
+}
+
+// M2: a snapshot of a newer version is not damaged. The start is refused, everything stays where it is.
+func TestSnapshotOfNewerVersion(t *testing.T) {
+	cfg, n := withSnapshots(t, 3, 6)
+	newest := snapshotsIn(t, cfg)[1]
+	metaPath, statePath := filepath.Join(newest, "meta.json"), filepath.Join(newest, "state.bin")
+	meta, err := os.ReadFile(metaPath)
+	require.NoError(t, err)
+	good, err := os.ReadFile(statePath)
+	require.NoError(t, err)
+	header := &pb.SnapshotRecord{Record: &pb.SnapshotRecord_Header{Header: &pb.SnapshotHeader{FeatureLevel: 1}}}
+	unknown := &pb.SnapshotRecord{}
+	unknown.ProtoReflect().SetUnknown([]byte{0xf8, 0x3f, 1})
+	later := &pb.SnapshotRecord{Record: &pb.SnapshotRecord_Header{Header: &pb.SnapshotHeader{FeatureLevel: MaxFeatureLevel + 1}}}
+	format := slices.Clone(good)
+	format[len(snapshotMagic)-1]++
+	for name, state := range map[string][]byte{"record": framed(t, header, unknown), "level": framed(t, later), "format": format} {
+		var parsed map[string]any
+		require.NoError(t, json.Unmarshal(meta, &parsed))
+		sum := crc64.New(crc64.MakeTable(crc64.ECMA))
+		sum.Write(state)
+		parsed["CRC"] = sum.Sum(nil)
+		changed, err := json.Marshal(parsed)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(metaPath, changed, 0o600))
+		require.NoError(t, os.WriteFile(statePath, state, 0o600))
+		_, err = Open(cfg)
+		requireMend(t, err, ErrPolicyViolation, "newer version")
+		require.Len(t, snapshotsIn(t, cfg), 2, name)
+
+		f := newTestFSM(t)
+		require.ErrorIs(t, f.Restore(io.NopCloser(bytes.NewReader(state))), errNewerVersion)
+		require.Len(t, f.failures, 1, "and stops a follower that gets it from its leader")
+	}
+	require.NoError(t, os.WriteFile(metaPath, meta, 0o600))
+	require.NoError(t, os.WriteFile(statePath, good, 0o600))
+	unfinished := filepath.Join(cfg.Dir, "snapshots", "9-9-9.tmp")
+	require.NoError(t, os.MkdirAll(unfinished, 0o700))
+	requireTopics(t, cfg, n)
+	require.NoDirExists(t, unfinished)
 }
