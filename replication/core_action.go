@@ -33,7 +33,8 @@ const (
 	// watermark.
 	ActionComplete
 	// ActionSetHW: publish the high watermark Offset (exclusive) to readers, before any completion that follows in the
-	// list.
+	// list. It is lower than before only ahead of a cut after an unclean election; then the checkpoint must not name a
+	// higher one any more before the cut is made.
 	ActionSetHW
 	// ActionRole: the role, the leader epoch or the availability of offsets (R7) changed; publish the state of the core
 	// to readers and wake those that wait.

@@ -143,6 +143,11 @@ func (c *Core) cut(a Action) {
 		c.halt(ErrTruncationBelowHighWatermark)
 		return
 	}
+	if a.Offset < c.highWatermark {
+		// Before the cut, and in the checkpoint too: else a crash brings the old high watermark back for other records.
+		c.highWatermark, c.highWatermarkEpoch = a.Offset, c.leaderEpoch
+		c.act(Action{Kind: ActionSetHW, Offset: a.Offset})
+	}
 	c.following.cutting = true
 	c.generation++ // W7: flushes under way speak of another log
 	c.act(a)
@@ -156,11 +161,7 @@ func (c *Core) truncated(now Instant, ev *Truncated) {
 	}
 	c.following.cutting = false
 	c.start, c.end, c.durable, c.lastEpoch = ev.StartOffset, ev.EndOffset, ev.EndOffset, ev.LastEpoch
-	if c.highWatermark > c.end || c.highWatermark < c.start {
-		// Below: the log starts above it now. Above: after an unclean election only.
-		c.highWatermark = c.end
-		c.act(Action{Kind: ActionSetHW, Offset: c.highWatermark})
-	}
+	c.setHighWatermark(max(c.highWatermark, c.start)) // a log that was started anew begins above it
 	c.act(Action{Kind: ActionRole})
 	c.fetchWhenReady(now)
 }

@@ -111,9 +111,10 @@ func TestTruncationBelowHighWatermark(t *testing.T) {
 		require.ErrorIs(t, find(b.step(&DeleteRecords{Waiter: 6, Offset: -1, LeaderEpoch: -1}), ActionComplete).Err, ErrTruncationBelowHighWatermark)
 	}
 	b, acts := diverge(5)
+	require.Equal(t, []string{"set-hw", "truncate"}, kinds(acts), "the high watermark goes first: a crash in between must not bring it back")
+	require.Equal(t, int64(5), find(acts, ActionSetHW).Offset, "what the unclean leader does not have is not committed any more")
 	require.Equal(t, int64(5), find(acts, ActionTruncate).Offset)
 	acts = b.step(&Truncated{EndOffset: 5, LastEpoch: 3})
-	require.Equal(t, int64(5), find(acts, ActionSetHW).Offset, "what the unclean leader does not have is not committed any more")
 	require.Equal(t, int64(5), find(acts, ActionSendFetch).Offset)
 }
 

@@ -446,6 +446,9 @@ func (s *sim) act(n *simNode, ev Event, a Action) {
 	case ActionFlush:
 		s.flush(n)
 	case ActionSetHW:
+		if n.core.Role() == RoleFollower {
+			n.checkpoint = min(n.checkpoint, a.Offset)
+		}
 		if n.core.Role() == RoleLeader {
 			s.commit(n)
 		}
