@@ -82,13 +82,14 @@ func (l *Log) syncSegments() error {
 			d.version = d.seg.written
 		}
 		d.seg.synced = max(d.seg.synced, d.version)
-		if d.seg != l.active() && d.seg.synced == d.seg.written && d.seg.pinned != nil {
-			unpin = append(unpin, d.seg.pinned)
-			d.seg.pinned = nil
+	}
+	for _, seg := range l.mu.segments[:len(l.mu.segments)-1] {
+		if seg.pinned != nil && seg.synced == seg.written {
+			unpin = append(unpin, seg.pinned)
+			seg.pinned = nil
 		}
 	}
 	l.mu.dirSynced = max(l.mu.dirSynced, dirChanged)
-	l.mu.durable.complete(l.mu.start, end)
 	l.mu.durable.complete(0, end)
 	l.mu.Unlock()
 	for _, h := range unpin {

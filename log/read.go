@@ -235,7 +235,7 @@ func (l *Log) locate(v *view, h *handle, offset int64) (record.Header, int64, er
 		if err == nil {
 			var hdr record.Header
 			var position int64
-			if hdr, position, err = locateFrom(h.file, at, v.size, v.seg.base, offset); err == nil {
+			if hdr, position, err = locateFrom(h.file, at, v.size, v.seg.base, v.next, offset); err == nil {
 				return hdr, position, nil
 			}
 		}
@@ -287,12 +287,19 @@ func (l *Log) indexPosition(v *view, limit int64, column func(indexEntry) int64)
 }
 
 // locateFrom walks headers from a hit to the first batch whose last offset is ≥ offset.
-func locateFrom(f io.ReaderAt, from indexHit, size, base, offset int64) (record.Header, int64, error) {
+// Offsets outside of [base, next), those of the segment, or that do not rise, are corruption: no checksum covers a base
+// offset.
+func locateFrom(f io.ReaderAt, from indexHit, size, base, next, offset int64) (record.Header, int64, error) {
 	var scan headerScan
 	scan.start(f, from.position, size)
 	defer scan.stop()
+	reached := base
 	for first := true; ; first = false {
 		ok, err := scan.next()
+		if err == nil && ok {
+			err = scan.within(reached, next)
+			reached = scan.header.NextOffset()
+		}
 		if err != nil {
 			return record.Header{}, 0, err
 		}
@@ -323,7 +330,7 @@ func (l *Log) locateEnd(v *view, h *handle, position, ends, limit int64) (next, 
 			}
 		}
 		if err == nil {
-			next, lastEnds, err = walkEnd(h.file, from, position, v.size, v.seg.base, ends, limit)
+			next, lastEnds, err = walkEnd(h.file, from, v, ends, limit)
 			if err == nil && lastEnds == 0 {
 				// The entry leads to the very batch that crosses the end: walk from the entry before it.
 				next, lastEnds, err = l.walkBefore(v, h, from, position, ends, limit)
@@ -358,16 +365,21 @@ func (l *Log) walkBefore(v *view, h *handle, far indexHit, position, ends, limit
 	if err != nil {
 		return 0, 0, err
 	}
-	return walkEnd(h.file, later(from, hit), position, v.size, v.seg.base, ends, limit)
+	return walkEnd(h.file, later(from, hit), v, ends, limit)
 }
 
 // walkEnd walks headers from a hit while batches end at or below ends and limit; lastEnds is 0 if the first does not.
-func walkEnd(f io.ReaderAt, from indexHit, position, size, base, ends, limit int64) (next, lastEnds int64, err error) {
+func walkEnd(f io.ReaderAt, from indexHit, v *view, ends, limit int64) (next, lastEnds int64, err error) {
 	var scan headerScan
-	scan.start(f, from.position, size)
+	scan.start(f, from.position, v.size)
 	defer scan.stop()
+	reached, base := v.seg.base, v.seg.base
 	for first := true; ; first = false {
 		ok, err := scan.next()
+		if err == nil && ok {
+			err = scan.within(reached, v.next)
+			reached = scan.header.NextOffset()
+		}
 		if err != nil {
 			return 0, 0, err
 		}

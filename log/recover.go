@@ -91,6 +91,7 @@ func (d *Dir) recoverAll(names []string, cp checkpoint, redo redoSource) error {
 				lock.Unlock()
 				stats, err := d.recoverPartition(name, cp, redo)
 				lock.Lock()
+				d.stats.Strays += stats.Strays
 				d.stats.BytesScanned += stats.BytesScanned
 				d.stats.BytesTruncated += stats.BytesTruncated
 				if err != nil && first == nil {

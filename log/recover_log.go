@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"sort"
 
@@ -547,7 +548,7 @@ func (r *recovery) loadLastTime(seg *segment, limit int64) (complete bool, err e
 		hit, err := r.log.indexPosition(&v, int64(e.value)-1, byKey)
 		if err == nil {
 			var hdr record.Header
-			if hdr, _, err = locateFrom(f, hit, seg.size, seg.base, seg.base+int64(e.value)); err == nil {
+			if hdr, _, err = locateFrom(f, hit, seg.size, seg.base, math.MaxInt64, seg.base+int64(e.value)); err == nil {
 				return hdr.LastOffset()-seg.base == int64(e.value) && hdr.MaxTimestamp == e.key, nil
 			}
 		}

@@ -177,6 +177,14 @@ func (s *headerScan) next() (bool, error) {
 	return true, nil
 }
 
+// within checks that the offsets of the last header lie in [from, next).
+func (s *headerScan) within(from, next int64) error {
+	if h := &s.header; h.BaseOffset < from || h.NextOffset() > next {
+		return fmt.Errorf("%w: batch at position %d has the offsets %d to %d, expected within %d to %d", ErrCorrupt, s.at, h.BaseOffset, h.LastOffset(), from, next)
+	}
+	return nil
+}
+
 // batchScan walks whole batches in a file and checks them: the one decoder of recovery (L22).
 type batchScan struct {
 	file      io.ReaderAt

@@ -76,8 +76,9 @@ func (l *Log) offsetForTime(ts, limit int64) (int64, int64, int32, error) {
 
 // timePosition returns where the walk for the first batch with a timestamp ≥ ts begins. When that batch was appended
 // the largest timestamp rose to ts or more, and the next index entry, one interval later at most, says so: the batch
-// lies in the interval before the first time entry ≥ ts. That entry must say what its batch says; a closed segment must
-// have one, because its last entry holds the largest timestamp of all. If not, the index is rebuilt (L6).
+// lies in the interval before the first time entry ≥ ts. That entry and the one before must say what their batches say;
+// a closed segment must have one, because its last entry holds the largest timestamp of all. If not, the index is
+// rebuilt (L6).
 func (l *Log) timePosition(v *timeView, ts int64) (indexHit, error) {
 	var th *handle
 	defer func() {
@@ -94,7 +95,10 @@ func (l *Log) timePosition(v *timeView, ts int64) (indexHit, error) {
 		return th.file, nil
 	}
 	begin := indexHit{key: -1}
-	n, _, err := v.times.search(ts-1, byKey, file)
+	n, before, err := v.times.search(ts-1, byKey, file)
+	if err == nil && n > 0 {
+		err = l.checkTime(v, before)
+	}
 	if err == nil && n < v.times.count {
 		var e indexEntry
 		if e, err = v.times.entry(n, file); err == nil {

@@ -2,7 +2,10 @@ package vfs
 
 import (
 	"io"
+	"math/bits"
 	"os"
+	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,9 +27,33 @@ func callFdatasync(fd int, _ *osCall) error { return unix.Fdatasync(fd) }
 
 func callDontNeed(fd int, _ *osCall) error { return unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED) }
 
-func callPwritev(fd int, c *osCall) (err error) {
-	c.n, err = unix.Pwritev(fd, c.bufs, c.off)
-	return err
+// iovecs is the table of buffers of one pwritev. unix.Pwritev makes a new one for each call, garbage on the path of
+// every append that gathers more than a few sets.
+type iovecs struct{ list []unix.Iovec }
+
+var iovecPool = sync.Pool{New: func() any { return &iovecs{make([]unix.Iovec, 0, 64)} }}
+
+func callPwritev(fd int, c *osCall) error {
+	v := iovecPool.Get().(*iovecs)
+	list := v.list[:0]
+	for _, b := range c.bufs {
+		if len(b) > 0 {
+			iov := unix.Iovec{Base: &b[0]}
+			iov.SetLen(len(b))
+			list = append(list, iov)
+		}
+	}
+	// The kernel takes the offset in two words of its long.
+	low, high := uintptr(c.off), uintptr(uint64(c.off)>>(bits.UintSize-1)>>1)
+	n, _, errno := unix.Syscall6(unix.SYS_PWRITEV, uintptr(fd), uintptr(unsafe.Pointer(&list[0])), uintptr(len(list)), low, high, 0)
+	clear(list)
+	v.list = list
+	iovecPool.Put(v)
+	if errno != 0 {
+		return errno
+	}
+	c.n = int(n)
+	return nil
 }
 
 func (f *osFile) WritevAt(bufs [][]byte, off int64) (int, error) {
