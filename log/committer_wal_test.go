@@ -332,3 +332,93 @@ func TestCommitAllocations(t *testing.T) {
 	}
 	require.LessOrEqual(t, testing.AllocsPerRun(200, one), 1.0)
 }
+
+// TestCommitterRaces runs appends, rolls, retirements, truncations, trims, reads and deletions on goroutines, for the
+// race detector; the model, which runs on one thread, checks what comes of them. Every acknowledged record of the
+// partitions that stay must be there after a power cut.
+func TestCommitterRaces(t *testing.T) {
+	m := vfs.NewMem(1)
+	cfg := testConfig(mode{"wal", true}, m)
+	cfg.WALInitialBytes, cfg.WALFileBytes, cfg.DirectBytes = 64<<10, 128<<10, 8<<10
+	d := openDir(t, cfg)
+	s := DefaultSettings()
+	s.SegmentBytes = 40 << 10
+	var logs []*Log
+	for i := range 4 {
+		l, err := d.Create("topic", testID(1), int32(i), 0, s)
+		require.NoError(t, err)
+		logs = append(logs, l)
+	}
+	var group sync.WaitGroup
+	for i := range 8 {
+		group.Go(func() {
+			l := logs[i%4]
+			var out [2]Appended
+			for k := range 150 {
+				owner := &countingBuffer{uses: 1}
+				sets := []Set{{Records: plainBatch(1, 10+k*(i+1)%6000), Owner: owner}, {Records: plainBatch(1, 20)}}
+				if err := l.Append(1, sets, out[:]); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Go(func() {
+		for k := range 30 {
+			l := logs[k%4]
+			l.SetHighWatermark(l.DurableEnd())
+			if err := l.TrimPrefix(l.HighWatermark() / 2); err != nil {
+				t.Error(err)
+			}
+			if err := l.Flush(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	group.Go(func() {
+		for k := range 20 {
+			l, err := d.Create("other", testID(byte(2+k)), 0, 0, s)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			var out [1]Appended
+			for range 5 {
+				_ = l.Append(1, []Set{{Records: plainBatch(1, 500)}}, out[:])
+			}
+			if err := l.Truncate(2); err != nil {
+				t.Error(err)
+			}
+			_ = l.Append(1, []Set{{Records: plainBatch(1, 500)}}, out[:])
+			if err := d.Delete(l); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	group.Go(func() {
+		for k := range 200 {
+			l := logs[k%4]
+			start := l.StartOffset()
+			slice, err := l.Read(start, l.EndOffset(), 4096, true)
+			if err == nil {
+				slice.Release()
+			}
+		}
+	})
+	group.Wait()
+	for _, l := range logs {
+		waitDurable(t, l, l.EndOffset())
+	}
+	var ends []int64
+	for _, l := range logs {
+		ends = append(ends, l.EndOffset())
+	}
+	_, d2 := crashDir(t, m, cfg, true)
+	for i := range 4 {
+		l, ok := d2.Lookup(testID(1), int32(i))
+		require.True(t, ok)
+		require.Equal(t, ends[i], l.EndOffset())
+		readAll(t, l, l.StartOffset(), l.EndOffset(), 1<<20)
+	}
+	require.NoError(t, d2.Close())
+}
