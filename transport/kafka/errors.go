@@ -217,17 +217,13 @@ var errorTable = []errorCode{
 
 	// this package.
 	{errTransactions, codeInvalidTxnState},
-	{errNoBatch, codeInvalidRecord},
-	{errInconsistentTopicID, codeInconsistentTopicID},
 	{errDuplicatePartition, codeInvalidRequest},
 }
 
 // Errors that are found here rather than below.
 var (
-	errTransactions        = errors.New("transactions are not available on this cluster yet")
-	errNoBatch             = errors.New("a produce request must hold exactly one record batch per partition")
-	errInconsistentTopicID = errors.New("the log holds another incarnation of the topic")
-	errDuplicatePartition  = errors.New("partition named more than once in one request")
+	errTransactions       = errors.New("transactions are not available on this cluster yet")
+	errDuplicatePartition = errors.New("partition named more than once in one request")
 )
 
 // codeOf returns the code of an error: codeNone for nil and

@@ -77,8 +77,7 @@ func (f *fetchCall) waitFor(minBytes int, wait time.Duration) {
 		f.parkAll()
 	} else {
 		s.mu.Lock()
-		if s.mu.epoch == f.sessionEpoch {
-			f.order = s.orderLocked(f.order[:0])
+		if s.mu.epoch == f.sessionEpoch { // then f.order still is the session's
 			f.parkAll()
 		} else {
 			p.wake() // the answer is an error already
