@@ -134,8 +134,8 @@ func (f *fetchCall) decodeFetch() bool {
 		for j := range topic.Partitions {
 			p := &topic.Partitions[j]
 			f.targets = append(f.targets, fetchTarget{
-				topic: name, partition: p.Partition, fetchOffset: p.FetchOffset, currentLeaderEpoch: currentEpoch(f.req.Version, p.CurrentLeaderEpoch),
-				lastFetchedEpoch: lastEpoch(f.req.Version, p.LastFetchedEpoch), maxBytes: p.PartitionMaxBytes,
+				topic: name, partition: p.Partition, fetchOffset: p.FetchOffset, maxBytes: p.PartitionMaxBytes,
+				currentLeaderEpoch: p.CurrentLeaderEpoch, lastFetchedEpoch: p.LastFetchedEpoch, // -1 where the version has none
 				sentHighWatermark: -1, sentLogStartOffset: -1,
 			})
 		}
@@ -164,20 +164,6 @@ func ownName(image *metadata.Image, name string) string {
 		return topic.Name
 	}
 	return strings.Clone(name)
-}
-
-func currentEpoch(version int16, epoch int32) int32 {
-	if version < 9 {
-		return -1
-	}
-	return epoch
-}
-
-func lastEpoch(version int16, epoch int32) int32 {
-	if version < 12 {
-		return -1
-	}
-	return epoch
 }
 
 // resolve finds the session that the request means (protocol.md 4, KIP-227) and

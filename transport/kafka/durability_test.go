@@ -133,14 +133,22 @@ func TestProduceWaitsForAllPartitions(t *testing.T) {
 	t.Cleanup(func() { gate.set(false) })
 	c, durable, loose := b.dial(t), b.topic(t, 1), b.topic(t, 1, "millrace.flush.ack", "false")
 	gate.set(true)
-	both := produceRequest(9, -1, produced{durable, 0, batch(1)}, produced{loose, 0, batch(1)}, produced{loose, 9, batch(1)})
-	behind := produceRequest(9, 1, produced{loose, 0, batch(1)})
+	// The names are sent back when the frame they came in belongs to others: those of
+	// topics that do not exist have to be kept.
+	unknown, empty := &metadata.Topic{Name: strings.Repeat("never-made", 20), ID: metadata.TopicID{1}}, "and-no-partitions"
+	both := produceRequest(9, -1, produced{durable, 0, batch(1)}, produced{loose, 0, batch(1)}, produced{loose, 9, batch(1)}, produced{unknown, 0, batch(1)})
+	rt := kmsg.NewProduceRequestTopic()
+	rt.Topic = empty
+	both.Topics = append(both.Topics, rt)
+	behind := produceRequest(9, 1, produced{loose, 0, batch(100)})
 	c.send(both)
 	c.send(behind)
-	require.Eventually(t, func() bool { return b.end(t, loose) == 2 }, testDeadline, time.Millisecond, "both were appended, in order, while the first waits")
+	require.Eventually(t, func() bool { return b.end(t, loose) == 101 }, testDeadline, time.Millisecond, "both were appended, in order, while the first waits")
 	gate.set(false)
 	resp := c.receive(both).(*kmsg.ProduceResponse)
 	require.Equal(t, []int16{0, 0, 3}, []int16{resp.Topics[0].Partitions[0].ErrorCode, resp.Topics[1].Partitions[0].ErrorCode, resp.Topics[1].Partitions[1].ErrorCode})
 	require.Zero(t, resp.Topics[1].Partitions[0].BaseOffset)
+	require.Equal(t, []string{durable.Name, loose.Name, unknown.Name, empty}, []string{resp.Topics[0].Topic, resp.Topics[1].Topic, resp.Topics[2].Topic, resp.Topics[3].Topic})
+	require.EqualValues(t, 3, resp.Topics[2].Partitions[0].ErrorCode)
 	require.EqualValues(t, 1, c.receive(behind).(*kmsg.ProduceResponse).Topics[0].Partitions[0].BaseOffset)
 }

@@ -214,3 +214,20 @@ func TestDescribeCluster(t *testing.T) {
 		require.Equal(t, want != 0, resp.ErrorMessage != nil)
 	}
 }
+
+// Trap 15: a hint never points back at the broker that gives it. A fenced broker
+// does not exist for clients.
+func TestEndpointsNotGiven(t *testing.T) {
+	b := theBroker(t)
+	topic := b.topic(t, 1)
+	eps := endpoints{h: b.handlers, image: b.store.Image(), listener: b.server.Listeners()[0]}
+	_, _, _, ok := eps.leaderHint(fetchTopic{name: topic.Name}, 0)
+	require.False(t, ok)
+	other := &metadata.Broker{ID: 2, Listeners: []metadata.Listener{{Name: "PLAINTEXT", Host: "other", Port: 9}}}
+	ep, ok := eps.ofBroker(other)
+	require.True(t, ok)
+	require.Equal(t, endpoint{id: 2, host: "other", port: 9}, ep)
+	other.Fenced = true
+	_, ok = eps.ofBroker(other)
+	require.False(t, ok)
+}
