@@ -227,7 +227,7 @@ func (m *Manager) tick(now time.Time) {
 			p.startMoved()
 		}
 		if err := p.log.Corrupt(); err != nil && p.view.Load().role != RoleHalted {
-			p.logger.Error("partition goes offline", "err", err)
+			p.logger().Error("partition goes offline", "err", err)
 			p.fail(p.corruptError(err))
 		}
 	}

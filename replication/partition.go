@@ -21,7 +21,6 @@ type Partition struct {
 	topic     *topicState
 	partition int32
 	log       *log.Log
-	logger    *slog.Logger
 
 	// What readers need, published by whoever holds the lock. A reader takes view before highWatermark and that before
 	// the log's end, so that it never sees a mark above the end.
@@ -99,7 +98,7 @@ func (v *view) check(epoch int32) error {
 // newPartition makes the partition of an open log. It leads and follows nothing until it is told the committed
 // metadata.
 func newPartition(m *Manager, topic *topicState, partition int32, l *log.Log, restart Restart) *Partition {
-	p := &Partition{m: m, topic: topic, partition: partition, log: l, logger: m.logger.With("topic", topic.name, "partition", partition)}
+	p := &Partition{m: m, topic: topic, partition: partition, log: l}
 	p.mu.core = NewCore(m.cfg.BrokerID)
 	p.mu.armed, p.mu.trimTo = Never, -1
 	p.view.Store(&view{leader: metadata.NoBroker, leaderEpoch: -1})
@@ -110,6 +109,11 @@ func newPartition(m *Manager, topic *topicState, partition int32, l *log.Log, re
 	l.Notify(func(int64) { p.notifyFlushed() })
 	p.notifyFlushed() // what became durable before anybody was told
 	return p
+}
+
+// logger makes a logger for a rare line: kept, one for each of 100 000 partitions would be a sizeable heap.
+func (p *Partition) logger() *slog.Logger {
+	return p.m.logger.With("topic", p.topic.name, "partition", p.partition)
 }
 
 // Topic returns the name of the topic.
@@ -168,7 +172,7 @@ func (p *Partition) do(a Action) {
 	case ActionTrim:
 		p.mu.trimTo = max(p.mu.trimTo, a.Offset)
 	case ActionHalt:
-		p.logger.Error("replica halted", "offset", a.Offset, "high_watermark", p.highWatermark.Load(), "err", a.Err)
+		p.logger().Error("replica halted", "offset", a.Offset, "high_watermark", p.highWatermark.Load(), "err", a.Err)
 	}
 }
 
@@ -215,7 +219,10 @@ func (p *Partition) publish() {
 	if old.role == RoleNone && v.role != RoleHalted {
 		level = slog.LevelDebug
 	}
-	p.logger.Log(context.Background(), level, "role changed", "role", v.role.String(), "leader", v.leader,
+	if !p.m.logger.Enabled(context.Background(), level) {
+		return
+	}
+	p.logger().Log(context.Background(), level, "role changed", "role", v.role.String(), "leader", v.leader,
 		"leader_epoch", v.leaderEpoch, "high_watermark", c.highWatermark, "end", c.end)
 }
 
@@ -301,7 +308,7 @@ func (p *Partition) configure(settings log.Settings, policy Policy) {
 	p.unlock()
 	if flush {
 		if err := p.log.Flush(); err != nil {
-			p.logger.Error("flush after millrace.flush.ack was switched on failed", "err", p.storageError("flush", err))
+			p.logger().Error("flush after millrace.flush.ack was switched on failed", "err", p.storageError("flush", err))
 		}
 	}
 }

@@ -185,14 +185,14 @@ func (r *round) remove(p *Partition, committed bool, reason string) {
 	r.job(func() {
 		var err error
 		if committed {
-			p.logger.Info("partition deleted", "topic_id", p.topic.id.String(), "reason", reason)
+			p.logger().Info("partition deleted", "topic_id", p.topic.id.String(), "reason", reason)
 			err = m.cfg.Dir.Delete(p.log)
 		} else {
-			p.logger.Warn("partition set aside", "topic_id", p.topic.id.String(), "reason", reason)
+			p.logger().Warn("partition set aside", "topic_id", p.topic.id.String(), "reason", reason)
 			err = m.cfg.Dir.SetAside(p.log)
 		}
 		if err != nil {
-			p.logger.Error("partition not removed from the log directory", "err", err)
+			p.logger().Error("partition not removed from the log directory", "err", err)
 		}
 	})
 }
