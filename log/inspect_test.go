@@ -180,6 +180,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 		"no epochs":               {remove(epochsName), epochsName, SeverityWarning},
 		"another's metadata":      {damage(metadataName, func([]byte) []byte { return encodePartitionMetadata(testID(9)) }), metadataName, SeverityError},
 		"unreadable metadata":     {damage(metadataName, flip(12)), metadataName, SeverityWarning},
+		"no state":                {remove(stateName), stateName, SeverityError},
 		"no damage but a rewrite": {damage(stateName, func(b []byte) []byte { return b }), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -197,6 +198,28 @@ func TestVerifyFindsDamage(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestVerifyForeignDirectory checks that a directory of Apache Kafka, which has the same files but no state, is whole.
+func TestVerifyForeignDirectory(t *testing.T) {
+	fsys := vfs.NewMem(1)
+	d := openDir(t, testConfig(mode{}, fsys))
+	l := createLog(t, d, Settings{})
+	for range 10 {
+		appendOne(t, l, 0, plainBatch(1, 100))
+	}
+	require.NoError(t, d.Close())
+	name := vfs.Join("data", partitionDirName(l.Topic(), l.Partition()))
+	require.NoError(t, fsys.Remove(vfs.Join(name, stateName)))
+
+	report, err := VerifyPartition(fsys, name)
+	require.NoError(t, err)
+	require.Equal(t, SeverityError, (&DirReport{Partitions: []PartitionReport{report}}).Worst(), "in a directory of ours it is missed")
+	require.NoError(t, fsys.Remove(vfs.Join("data", directoryName)))
+	report, err = VerifyPartition(fsys, name)
+	require.NoError(t, err)
+	require.Equal(t, SeverityInfo, (&DirReport{Partitions: []PartitionReport{report}}).Worst(), "%+v", report)
+	require.Equal(t, topicIDString(l.TopicID()), report.TopicID)
 }
 
 // TestInspectWALFile reads the frames of a write-ahead log in use.

@@ -111,6 +111,11 @@ func VerifyDir(fsys vfs.FS, dir string, visit func(PartitionReport)) (DirReport,
 	for _, damage := range scan.damage {
 		r.Findings = append(r.Findings, Finding{SeverityError, walName, damage})
 	}
+	ours, err := vfs.Exists(fsys, vfs.Join(dir, directoryName))
+	if err != nil {
+		return r, fmt.Errorf("verify %s: %w", dir, err)
+	}
+	foreign := !ours
 	for _, e := range entries {
 		if !e.Dir {
 			continue
@@ -122,7 +127,7 @@ func VerifyDir(fsys vfs.FS, dir string, visit func(PartitionReport)) (DirReport,
 		if _, _, ok := parsePartitionDirName(e.Name); !ok {
 			continue
 		}
-		p, err := verifyPartition(fsys, vfs.Join(dir, e.Name), cp, inWAL)
+		p, err := verifyPartition(fsys, vfs.Join(dir, e.Name), cp, inWAL, foreign)
 		if err != nil {
 			return r, err
 		}
@@ -137,7 +142,11 @@ func VerifyDir(fsys vfs.FS, dir string, visit func(PartitionReport)) (DirReport,
 // VerifyPartition verifies the directory of one partition by itself, without the write-ahead log and the checkpoint
 // beside it: it may report a tail as torn that recovery would complete.
 func VerifyPartition(fsys vfs.FS, dir string) (PartitionReport, error) {
-	return verifyPartition(fsys, dir, checkpoint{}, nil)
+	ours, err := vfs.Exists(fsys, vfs.Join(path.Dir(dir), directoryName))
+	if err != nil {
+		return PartitionReport{Directory: dir}, fmt.Errorf("verify %s: %w", dir, err)
+	}
+	return verifyPartition(fsys, dir, checkpoint{}, nil, !ours)
 }
 
 // partitionCheck verifies one partition.
@@ -146,7 +155,9 @@ type partitionCheck struct {
 	dir    string
 	report PartitionReport
 	state  state
-	sizes  map[string]int64
+	// foreign: the partition has no state file and needs none.
+	foreign bool
+	sizes   map[string]int64
 	// floor: all below must be in the segments.
 	floor  int64
 	inWAL  int64
@@ -156,7 +167,9 @@ type partitionCheck struct {
 	next      int64
 }
 
-func verifyPartition(fsys vfs.FS, dir string, cp checkpoint, inWAL map[uint64]int64) (PartitionReport, error) {
+// verifyPartition verifies one partition. foreign says that its directory is not one of ours: Apache Kafka writes the
+// same files but no state file, and its absence there is no damage.
+func verifyPartition(fsys vfs.FS, dir string, cp checkpoint, inWAL map[uint64]int64, foreign bool) (PartitionReport, error) {
 	c := &partitionCheck{fsys: fsys, dir: dir, sizes: make(map[string]int64), producers: newProducers()}
 	c.report.Directory = dir
 	c.report.Topic, c.report.Partition, _ = parsePartitionDirName(path.Base(dir))
@@ -177,8 +190,12 @@ func verifyPartition(fsys vfs.FS, dir string, cp checkpoint, inWAL map[uint64]in
 		if !absent(err) && !errors.Is(err, ErrCorrupt) {
 			return c.report, fmt.Errorf("verify %s: %w", dir, err)
 		}
-		c.find(SeverityError, stateName, "%v", err)
 		c.state = state{cut: -1}
+		if c.foreign = foreign && absent(err); c.foreign {
+			c.find(SeverityInfo, stateName, "there is none: another broker wrote this partition")
+		} else {
+			c.find(SeverityError, stateName, "%v", err)
+		}
 	}
 	c.floor, c.inWAL = max(c.state.recoveryPoint, cp.recoveryPoints[c.state.logID]), inWAL[c.state.logID]
 	c.report.TopicID, c.report.StartOffset = topicIDString(c.state.topicID), c.state.start
@@ -204,6 +221,8 @@ func (c *partitionCheck) find(s Severity, file, format string, args ...any) {
 func (c *partitionCheck) metadata() error {
 	info, err := InspectPartitionMetadata(c.fsys, vfs.Join(c.dir, metadataName))
 	switch {
+	case err == nil && c.foreign:
+		c.report.TopicID = info.TopicID
 	case err == nil && info.TopicID != c.report.TopicID:
 		c.find(SeverityError, metadataName, "topic id %s, but %s has %s", info.TopicID, stateName, c.report.TopicID)
 	case err == nil:
