@@ -96,6 +96,9 @@ func (r *creation) decide(im *Image, t NewTopic, out *TopicResult) (command, err
 	if r.names[t.Name] > 1 {
 		return nil, duplicate("topic " + quoteShort(t.Name))
 	}
+	if err := r.store.room(); err != nil {
+		return nil, err
+	}
 	if err := r.checkName(t.Name); err != nil {
 		return nil, err
 	}
@@ -256,6 +259,9 @@ func (s *Store) CreatePartitions(ctx context.Context, topics []NewPartitions, va
 			}
 			if names[t.Topic] > 1 {
 				return nil, duplicate("topic " + quoteShort(t.Topic))
+			}
+			if err := s.room(); err != nil {
+				return nil, err
 			}
 			old := im.Topic(t.Topic)
 			if old == nil {

@@ -61,4 +61,5 @@
 //	raft.db                  bbolt: Raft's log, term and vote
 //	snapshots/               the two newest snapshots, in folders <term>-<index>-<ms>; format in fsm_snapshot.go
 //	snapshots-damaged/       snapshots that could not be read, kept for people to look at
+//	ballast                  disk space set aside for raft.db, given up when the disk is full (L13)
 package metadata

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -15,6 +16,9 @@ type lead struct {
 	// term is part of every command decided on during this lead; the FSM refuses it in another term.
 	term uint64
 }
+
+// ballastPoll is how often a Store whose disk was full looks whether there is space again.
+const ballastPoll = 5 * time.Second
 
 // followerPoll is how often a follower that is not ready yet looks whether it has caught up.
 const followerPoll = 10 * time.Millisecond
@@ -35,6 +39,8 @@ func (s *Store) followLeadership() {
 
 	catchUp := time.NewTicker(followerPoll)
 	defer catchUp.Stop()
+	space := time.NewTicker(ballastPoll)
+	defer space.Stop()
 	ready := s.ready.c
 	for {
 		s.noteLeader()
@@ -53,9 +59,41 @@ func (s *Store) followLeadership() {
 		case <-ready:
 			catchUp.Stop()
 			ready = nil
+			s.takeBallast() // only now: it must not hold up the start
+		case <-space.C:
+			s.takeBallast()
 		case <-s.stop:
 			return
 		}
+	}
+}
+
+// takeBallast sets the ballast aside, if it is not there.
+func (s *Store) takeBallast() {
+	if s.ballast.held() {
+		return
+	}
+	if err := s.ballast.take(); err != nil {
+		if !s.full.Swap(true) {
+			s.logger.Error("no room for the ballast of the metadata log, nothing can be created until there is", "error", err)
+		}
+		return
+	}
+	if s.full.Swap(false) {
+		s.logger.Info("there is space again for the metadata log")
+	}
+}
+
+// room refuses what makes the metadata larger while the disk is full.
+func (s *Store) room() error {
+	if !s.full.Load() {
+		return nil
+	}
+	return &Error{
+		Kind: ErrBusy,
+		What: "nothing can be created: the disk of the metadata log is full",
+		Why:  fmt.Sprintf("there was no room for %s, and its ballast of %d bytes is not back", filepath.Join(s.cfg.Dir, databaseFile), s.cfg.BallastBytes),
+		Fix:  "free space on that disk; creation works again within seconds, without a restart",
 	}
 }
 

@@ -30,6 +30,8 @@ type stableStore struct {
 // guard is shared by both, for they share a file.
 type guard struct {
 	failure func(error) // called once
+	ballast *ballast
+	noSpace func() // called when the ballast had to go
 
 	mu struct {
 		sync.Mutex
@@ -45,6 +47,16 @@ func (g *guard) writable() error {
 		return fmt.Errorf("%w: %w", ErrFailed, g.mu.err)
 	}
 	return nil
+}
+
+// write runs a write, and once more if it was refused for lack of space and dropping the ballast may have made some.
+func (g *guard) write(do func() error) error {
+	err := do()
+	if err == nil || !refusedForSpace(err) || !g.ballast.drop() {
+		return err
+	}
+	g.noSpace()
+	return do()
 }
 
 // check reports the first error. It returns err, after failure has returned: Raft must not go on before.
@@ -92,8 +104,8 @@ func (s *logStore) StoreLogs(entries []*raft.Log) error {
 	if err := s.guard.writable(); err != nil {
 		return err
 	}
-	return s.guard.check(s.next.StoreLogs(entries), "write raft entries %d to %d",
-		entries[0].Index, entries[len(entries)-1].Index)
+	err := s.guard.write(func() error { return s.next.StoreLogs(entries) })
+	return s.guard.check(err, "write raft entries %d to %d", entries[0].Index, entries[len(entries)-1].Index)
 }
 
 // DeleteRange removes entries: behind a snapshot from the front, bounded by floor, or a tail that another leader
@@ -115,21 +127,24 @@ func (s *logStore) DeleteRange(first, last uint64) error {
 			return nil
 		}
 	}
-	return s.guard.check(s.next.DeleteRange(first, last), "remove raft entries %d to %d", first, last)
+	err = s.guard.write(func() error { return s.next.DeleteRange(first, last) })
+	return s.guard.check(err, "remove raft entries %d to %d", first, last)
 }
 
 func (s *stableStore) Set(key, val []byte) error {
 	if err := s.guard.writable(); err != nil {
 		return err
 	}
-	return s.guard.check(s.next.Set(key, val), "write raft state %s", key)
+	err := s.guard.write(func() error { return s.next.Set(key, val) })
+	return s.guard.check(err, "write raft state %s", key)
 }
 
 func (s *stableStore) SetUint64(key []byte, val uint64) error {
 	if err := s.guard.writable(); err != nil {
 		return err
 	}
-	return s.guard.check(s.next.SetUint64(key, val), "write raft state %s", key)
+	err := s.guard.write(func() error { return s.next.SetUint64(key, val) })
+	return s.guard.check(err, "write raft state %s", key)
 }
 
 func (s *stableStore) Get(key []byte) ([]byte, error) {

@@ -42,6 +42,8 @@ type Store struct {
 	transport raft.Transport
 	proposer  *proposer
 	metrics   *metrics
+	ballast   *ballast
+	full      atomic.Bool // the disk was full, and the ballast could not be taken since
 
 	image   atomic.Pointer[Image]
 	watch   watchers
@@ -87,7 +89,13 @@ func Open(cfg Config) (_ *Store, err error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{cfg: cfg, logger: cfg.Logger, stop: make(chan struct{}), metrics: newMetrics()}
+	s := &Store{
+		cfg:     cfg,
+		logger:  cfg.Logger,
+		metrics: newMetrics(),
+		ballast: newBallast(cfg.Dir, cfg.BallastBytes),
+		stop:    make(chan struct{}),
+	}
 	s.ready.c = make(chan struct{})
 	s.failed.c = make(chan struct{})
 	s.random.Rand = cfg.Rand
@@ -218,7 +226,7 @@ func damagedDatabase(path string, err error) error {
 
 // guardedStores stacks what Raft writes to: cache, guard, file.
 func (s *Store) guardedStores(snaps raft.SnapshotStore) (raft.LogStore, raft.StableStore) {
-	g := &guard{failure: s.fail}
+	g := &guard{failure: s.fail, ballast: s.ballast, noSpace: s.noSpace}
 	var file raft.LogStore = s.db
 	if s.cfg.wrapLogs != nil {
 		file = s.cfg.wrapLogs(file)
@@ -338,6 +346,12 @@ func (s *Store) fail(err error) {
 		}
 		s.cfg.OnFailure(err)
 	})
+}
+
+// noSpace is told that the disk was full and the ballast had to go.
+func (s *Store) noSpace() {
+	s.full.Store(true)
+	s.logger.Error("disk full: the metadata log uses its ballast, nothing can be created until there is space again", "dir", s.cfg.Dir)
 }
 
 // Image returns the present Image, never nil.

@@ -62,6 +62,9 @@ type Config struct {
 	// back to the older of the two snapshots that are kept, whatever this says (M6).
 	TrailingEntries uint64
 
+	// BallastBytes of disk space are set aside for the Raft log, for the day the disk is full (L13). 0 = none.
+	BallastBytes int64
+
 	// wrapLogs lets tests put a failing log under the guard.
 	wrapLogs func(raft.LogStore) raft.LogStore
 }
@@ -76,6 +79,7 @@ func Default() Config {
 		SnapshotEntries:         4096,
 		SnapshotInterval:        30 * time.Second,
 		TrailingEntries:         4096,
+		BallastBytes:            8 << 20,
 	}
 }
 
