@@ -58,6 +58,8 @@ type Config struct {
 	RetentionInterval time.Duration
 	// BackgroundSyncInterval is the longest time that unacknowledged bytes of a flush.ack=false partition stay unsynced.
 	BackgroundSyncInterval time.Duration
+	// ScrubBytes is the number of bytes of sealed segments that each Tick checks for bit rot (L9); 0 switches it off.
+	ScrubBytes int64
 	// ClockJump: a difference between wall and monotonic clock above it pauses retention for ClockJumpPause (L15).
 	ClockJump      time.Duration
 	ClockJumpPause time.Duration
@@ -92,6 +94,7 @@ func Default() Config {
 		CheckpointInterval:     30 * time.Second,
 		RetentionInterval:      5 * time.Minute,
 		BackgroundSyncInterval: 3 * time.Second,
+		ScrubBytes:             1 << 20,
 		ClockJump:              10 * time.Minute,
 		ClockJumpPause:         time.Hour,
 		walBlockBytes:          walBlockBytes,
@@ -137,6 +140,9 @@ func (c *Config) Validate() error {
 	positive("ClockJump", int64(c.ClockJump))
 	if c.ReserveBytes < 0 || c.ReservePercent < 0 || c.ReservePercent > 100 {
 		errs = append(errs, fmt.Errorf("log: reserve of %d bytes and %g %% is impossible", c.ReserveBytes, c.ReservePercent))
+	}
+	if c.ScrubBytes < 0 {
+		errs = append(errs, fmt.Errorf("log: ScrubBytes must not be negative, is %d", c.ScrubBytes))
 	}
 	if c.BallastBytes < 0 {
 		errs = append(errs, fmt.Errorf("log: BallastBytes must not be negative, is %d", c.BallastBytes))

@@ -183,10 +183,14 @@ func (l *Log) SegmentCount() int {
 func (l *Log) Settings() Settings { return *l.settings.Load() }
 
 // Configure replaces the settings. A segment that is now too large or too old is rolled by the next append or Tick.
-// Switching FlushAck on takes effect with the next append; who wants the older records durable calls Flush.
+// Switching FlushAck on begins a sync of the records that were acknowledged without (wal.md 5): the durable end catches
+// up.
 func (l *Log) Configure(s Settings) {
 	s = s.normalize()
-	l.settings.Store(&s)
+	old := l.settings.Swap(&s)
+	if s.FlushAck && !old.FlushAck && l.DurableEnd() < l.EndOffset() {
+		l.dir.syncer.request(l, jobSync)
+	}
 }
 
 // EpochEnd returns the largest leader epoch ≤ leaderEpoch in the log and the offset behind its last record, exclusive;

@@ -16,6 +16,7 @@ type metrics struct {
 	deletedBytes    *prometheus.CounterVec
 	corrupt         prometheus.Counter
 	indexRebuilds   prometheus.Counter
+	scrubbedBytes   prometheus.Counter
 	failed          prometheus.Gauge
 	retentionPaused prometheus.Gauge
 	recoveryBytes   prometheus.Gauge
@@ -51,6 +52,9 @@ func newMetrics() *metrics {
 		}),
 		indexRebuilds: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "millrace_log_index_rebuilds_total", Help: "Indexes that did not fit their segment and were rebuilt.",
+		}),
+		scrubbedBytes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "millrace_log_scrubbed_bytes_total", Help: "Bytes of sealed segments checked for bit rot.",
 		}),
 		failed: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "millrace_log_directory_failed", Help: "1 after a write or sync of the log directory failed.",
@@ -91,7 +95,7 @@ func (m *metrics) register(r prometheus.Registerer, d *Dir) error {
 		}
 	}
 	all := []prometheus.Collector{
-		m.fsync, m.appendedBytes, m.rolls, m.deletedSegments, m.deletedBytes, m.corrupt, m.indexRebuilds, m.failed,
+		m.fsync, m.appendedBytes, m.rolls, m.deletedSegments, m.deletedBytes, m.corrupt, m.indexRebuilds, m.scrubbedBytes, m.failed,
 		m.retentionPaused, m.recoveryBytes, m.recoverySeconds, m.truncatedBytes,
 		m.walFrames, m.walBytes, m.walDamaged,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

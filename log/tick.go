@@ -18,13 +18,17 @@ type tickState struct {
 	pausedUntil int64
 	// lastRetention and lastCheckpoint are when these were done, on the clock of Tick.
 	lastRetention, lastCheckpoint int64
+	scrub                         scrubber
 }
 
 // Tick does what is due at now, which must carry the monotonic clock: rolls by age, background syncs, the checkpoint,
-// retention, expiry of producers, unlinking of deleted partitions, and a look at the free space. One task calls it at
+// retention, expiry of producers, unlinking of deleted partitions, scrubbing, and a look at the free space. One task calls it at
 // a time; it may take long, appends and reads go on meanwhile.
 func (d *Dir) Tick(now time.Time) {
-	if d.failed() != nil {
+	d.mu.Lock()
+	closed := d.mu.closed
+	d.mu.Unlock()
+	if closed || d.failed() != nil {
 		return
 	}
 	clock := d.advanceClock(now)
@@ -53,6 +57,7 @@ func (d *Dir) Tick(now time.Time) {
 			l.expireProducers(clock)
 		}
 	}
+	d.scrub(logs)
 	due := clock-d.tick.lastCheckpoint >= int64(d.cfg.CheckpointInterval)
 	if due || d.sinceCheckpoint.Load() >= d.cfg.CheckpointBytes {
 		d.tick.lastCheckpoint = clock

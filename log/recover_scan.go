@@ -1,0 +1,327 @@
+package log
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/millrace/millrace/log/record"
+	"github.com/millrace/millrace/log/vfs"
+)
+
+// loadEpochs reads the epoch file. Entries from the floor on are dropped: the batches tell them again (W19).
+func (r *recovery) loadEpochs() error {
+	b, err := r.d.readCounted(vfs.Join(r.path, epochsName))
+	if err != nil && !absent(err) {
+		return err
+	}
+	var list []epochStart
+	if err == nil {
+		list, err = decodeEpochs(b)
+	}
+	for n := len(list); n > 0 && list[n-1].start >= r.floor; n-- {
+		list = list[:n-1]
+	}
+	// Below the recovery point the file is complete (W19); if it is not, it is not our file.
+	r.epochsLost = r.floor > r.state.start && (err != nil || len(list) == 0 || list[0].start > r.state.start)
+	e := &r.log.mu.epochs
+	if r.epochsLost {
+		e.changed++
+		return nil
+	}
+	e.list = list
+	e.truncateStart(r.state.start)
+	return nil
+}
+
+// listSnapshots notes the producer snapshots that may be used and removes those above the floor (W19).
+func (r *recovery) listSnapshots() {
+	for _, name := range slices.Sorted(maps.Keys(r.files)) { // sorted, so that the model can replay its seeds
+		offset, suffix, ok := parseOffsetFileName(name)
+		if !ok || suffix != snapshotSuffix {
+			continue
+		}
+		if offset > r.floor {
+			_ = r.d.cfg.FS.Remove(vfs.Join(r.path, name))
+			continue
+		}
+		r.snapshots = append(r.snapshots, offset)
+	}
+}
+
+// scan walks the batches from the floor on, every byte checked (L1, L22), and cuts the log at the first misfit.
+func (r *recovery) scan() error {
+	l := r.log
+	if len(r.segments) == 0 {
+		seg := newSegment(r.path, r.floor)
+		f, err := r.d.cfg.FS.Create(seg.log.path)
+		if err != nil {
+			return err
+		}
+		seg.pinned = r.d.files.adopt(&seg.log, f)
+		r.segments = []*segment{seg}
+		l.mu.segments = r.segments
+		r.touched = true
+	}
+	i := segmentAt(r.segments, r.floor)
+	// The producers as of the floor; the scan goes on from there.
+	if err := r.producersAtFloor(i); err != nil {
+		return err
+	}
+	if r.epochsLost {
+		if err := r.rebuildEpochs(i); err != nil {
+			return err
+		}
+	}
+	expected, first := r.floor, i
+	for ; i < len(r.segments); i++ {
+		seg := r.segments[i]
+		if k := i - first; k > 0 && seg.base != expected {
+			return r.endAt(i, expected, fmt.Errorf("%w: segment %d begins at %d, expected %d", errTorn, seg.base, seg.base, expected))
+		}
+		next, torn, err := r.scanSegment(seg, expected)
+		if err != nil {
+			return err
+		}
+		expected = next
+		if torn != nil {
+			return r.endAt(i+1, expected, torn)
+		}
+		if i+1 < len(r.segments) {
+			seg.indexTime()
+		}
+	}
+	return r.endAt(len(r.segments), expected, nil)
+}
+
+// producersAtFloor loads the newest snapshot and replays the headers up to the floor.
+func (r *recovery) producersAtFloor(i int) error {
+	l := r.log
+	p, from := l.loadSnapshot(r.floor)
+	if from < r.floor {
+		for k := segmentAt(r.segments, from); k <= i; k++ {
+			seg := r.segments[k]
+			if err := l.replaySegment(&p, seg, from, r.floor, 0); err != nil {
+				return err
+			}
+		}
+	}
+	l.producers = p
+	if from < r.floor {
+		// Else the next start would replay as much again.
+		l.pendingSnapshots = []pendingSnapshot{{r.floor, p.encode(r.floor)}}
+	}
+	return nil
+}
+
+// rebuildEpochs reads the epochs from the headers of all batches below the floor (L7).
+func (r *recovery) rebuildEpochs(i int) error {
+	l := r.log
+	if r.floor > r.state.start {
+		l.logger.Warn("epoch file is missing or bad and is rebuilt from the batches")
+	}
+	for _, seg := range r.segments[:i+1] {
+		h, err := r.d.files.acquire(&seg.log)
+		if err != nil {
+			return err
+		}
+		var scan headerScan
+		scan.start(r.d.counting(h.file), 0, seg.size)
+		for {
+			ok, serr := scan.next()
+			if serr != nil && seg.next <= r.floor && seg.next > seg.base {
+				err = fmt.Errorf("%s: rebuild epochs from segment %d: %w", r.name, seg.base, serr)
+				break
+			}
+			if serr != nil || !ok || scan.header.BaseOffset >= r.floor {
+				break // what stands above the floor is judged by the scan
+			}
+			if scan.header.NextOffset() > r.state.start {
+				l.mu.epochs.assign(scan.header.LeaderEpoch, max(scan.header.BaseOffset, r.state.start))
+			}
+			if scan.header.NextOffset() >= r.floor {
+				break
+			}
+		}
+		scan.stop()
+		r.d.files.release(h)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scanSegment checks a segment from the offset expected on. torn says why the log ends inside it. On return the
+// segment's size, next and indexes are those of the checked bytes.
+func (r *recovery) scanSegment(seg *segment, expected int64) (next int64, torn, err error) {
+	l := r.log
+	position := int64(0)
+	if expected > seg.base {
+		var reached int64
+		if position, reached, err = r.walkTo(seg, expected); err != nil {
+			return 0, nil, err
+		}
+		if reached != expected {
+			return 0, nil, fmt.Errorf("%s: %w: segment %d is readable up to offset %d, was durable up to %d", r.name, ErrCorrupt, seg.base, reached, expected)
+		}
+	}
+	size := seg.size
+	h, err := r.d.files.acquire(&seg.log)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer r.d.files.release(h)
+	if position < size && !r.d.clean && !r.d.cfg.mutants.has(mutantCachedRecovery) {
+		// After a failed sync the page cache shows, marked clean, what the disk lacks (W17).
+		if err := h.file.DropCache(); err != nil {
+			return 0, nil, err
+		}
+	}
+	if err := r.cutIndexes(seg, expected, position); err != nil {
+		return 0, nil, err
+	}
+	seg.size, seg.next = position, expected
+	scan := batchScan{file: r.d.counting(h.file), pos: position, size: size}
+	interval := DefaultSettings().IndexIntervalBytes
+	epoch := l.mu.epochs.last()
+	for {
+		b, err := scan.next()
+		if err != nil {
+			if errors.Is(err, errTorn) {
+				torn = err
+				break
+			}
+			return 0, nil, err
+		}
+		if b == nil {
+			break
+		}
+		hdr := b.Header()
+		if torn = r.misfit(&hdr, seg, expected, epoch); torn != nil {
+			break
+		}
+		l.mu.epochs.assign(hdr.LeaderEpoch, hdr.BaseOffset)
+		epoch = hdr.LeaderEpoch
+		seg.indexBatch(&hdr, scan.pos, interval)
+		l.producers.update(&hdr, 0, false)
+		expected = hdr.NextOffset()
+		scan.skip(b)
+		r.touched = true
+		if x := &seg.offsetIndex; x.count-x.flushed >= indexFlushEntries {
+			if err := l.flushIndexes(seg); err != nil {
+				return 0, nil, err
+			}
+		}
+	}
+	r.stats.BytesScanned += scan.read
+	if torn != nil {
+		r.stats.BytesTruncated += size - seg.size
+	}
+	return expected, torn, nil
+}
+
+// misfit says why a checked batch can not stand here.
+func (r *recovery) misfit(h *record.Header, seg *segment, expected int64, epoch int32) error {
+	switch {
+	case h.BaseOffset != expected:
+		return fmt.Errorf("%w at position %d of segment %d: batch begins at %d, expected %d", errTorn, seg.size, seg.base, h.BaseOffset, expected)
+	case h.LeaderEpoch < epoch:
+		return fmt.Errorf("%w at position %d of segment %d: leader epoch falls from %d to %d", errTorn, seg.size, seg.base, epoch, h.LeaderEpoch)
+	case h.LastOffset()-seg.base > maxRelativeOffset:
+		return fmt.Errorf("%w at position %d of segment %d: offset %d is too far from the base", errTorn, seg.size, seg.base, h.LastOffset())
+	}
+	return nil
+}
+
+// endAt makes [.., end) the log: segments from index i on are unlinked, the last that stays is cut to its checked size
+// (L1). An end below what was durable is corruption (L9), and nothing is cut then.
+func (r *recovery) endAt(i int, end int64, torn error) error {
+	if end < r.floor || end < r.durableEnd {
+		return fmt.Errorf("%s: %w: the log ends at %d, but was durable up to %d: %w", r.name, ErrCorrupt, end, max(r.floor, r.durableEnd), torn)
+	}
+	if torn != nil {
+		for k := len(r.segments) - 1; k >= i; k-- {
+			r.stats.BytesTruncated += r.segments[k].size
+			if err := r.unlink(r.segments[k]); err != nil {
+				return err
+			}
+		}
+		r.segments = r.segments[:i]
+		last := r.segments[i-1]
+		if err := r.cutFile(last, last.size); err != nil {
+			return err
+		}
+		r.touched = true
+		r.d.metrics.truncatedBytes.Add(float64(r.stats.BytesTruncated))
+		r.log.logger.Warn("torn tail cut off", "end_offset", end, "bytes", r.stats.BytesTruncated, "reason", torn)
+	}
+	r.end = end
+	return nil
+}
+
+// settle publishes the recovered log and makes durable what was found, so that nothing reported can be lost by the
+// next power cut (L4).
+func (r *recovery) settle() error {
+	l := r.log
+	active := r.segments[len(r.segments)-1]
+	for k, seg := range r.segments {
+		l.mu.sizeBytes += seg.size
+		if seg.size > 0 && k < len(r.segments)-1 && seg.next == seg.base {
+			return fmt.Errorf("%s: %w: segment %d was not measured", r.name, ErrCorrupt, seg.base)
+		}
+		if seg.appendedMillis == 0 {
+			seg.appendedMillis = r.d.wallMillis.Load()
+		}
+	}
+	if active.pinned == nil {
+		h, err := r.d.files.acquire(&active.log)
+		if err != nil {
+			return err
+		}
+		active.pinned = h
+	}
+	if active.size > 0 {
+		s := l.settings.Load()
+		active.firstAppend, active.ageLimit = 0, r.d.ageLimit(s)
+	}
+	active.indexesSynced = false
+	l.mu.segments = r.segments
+	l.mu.end, l.mu.recoveryPoint = r.end, min(r.floor, r.end)
+	l.mu.durable.reset(r.end)
+	l.sealed = r.state.sealed
+	l.sealedChanged = len(l.sealed) != len(r.segments)-1
+	if r.d.cfg.mutants.has(mutantServeCached) {
+		r.touched = false
+	}
+	if r.touched {
+		// Sync the last segments whatever wrote them, then derive a recovery point at the end.
+		for _, seg := range r.segments {
+			if seg.next > r.floor || seg == active {
+				if err := r.pinDirty(seg); err != nil {
+					return err
+				}
+			}
+		}
+		l.mu.dirChanged++
+		l.mu.durable.reset(l.mu.recoveryPoint)
+	}
+	if err := l.Flush(); err != nil {
+		return err
+	}
+	return l.advance()
+}
+
+// pinDirty marks a segment dirty, so that the next sync covers it.
+func (r *recovery) pinDirty(seg *segment) error {
+	if seg.pinned == nil {
+		h, err := r.d.files.acquire(&seg.log)
+		if err != nil {
+			return err
+		}
+		seg.pinned = h
+	}
+	seg.written++
+	return nil
+}
