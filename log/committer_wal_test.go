@@ -311,6 +311,7 @@ func TestWALDamageIsReported(t *testing.T) {
 	m.Flip("data/wal/0", walBlockBytes+100, 3)
 	cfg.FS = m
 	d = openDir(t, cfg)
+	require.False(t, d.TailsProven())
 	require.Len(t, d.RecoveryStats().WALDamage, 1)
 	require.NotEmpty(t, d.RecoveryStats().WALDamage[0])
 	require.NoError(t, d.Close())

@@ -216,6 +216,11 @@ func (d *Dir) Path() string { return d.path }
 // CleanStart says whether the last stop left the proof that all bytes were synced (I12).
 func (d *Dir) CleanStart() bool { return d.clean }
 
+// TailsProven says whether recovery could prove that the tails of all partitions are complete. It is false if the
+// write-ahead log was damaged in a way that no torn tail explains (RecoveryStats.WALDamage): acknowledged records may be
+// missing at the ends then, and no replica of this directory counts until it has caught up with its leader (I12).
+func (d *Dir) TailsProven() bool { return len(d.stats.WALDamage) == 0 }
+
 // RecoveryStats says what OpenDir did.
 func (d *Dir) RecoveryStats() RecoveryStats { return d.stats }
 

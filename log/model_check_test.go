@@ -68,10 +68,11 @@ func (w *world) check() {
 		w.failf("damage is reported: %v", stats.WALDamage)
 		return
 	}
-	if stats.Strays > 0 {
-		w.failf("%d stray directories", stats.Strays)
+	if stats.Strays < w.strays || stats.Strays > w.strays+w.strayings {
+		w.failf("%d stray directories, should be %d, perhaps %d more", stats.Strays, w.strays, w.strayings)
 		return
 	}
+	w.strays, w.strayings = stats.Strays, 0
 	w.stats.walRecords += stats.WALRecords
 	w.stats.tornBytes += stats.BytesTruncated
 	open := 0

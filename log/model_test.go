@@ -22,8 +22,8 @@ var (
 
 // TestModel runs the real directory, logs, committer and recovery on a file system and a scheduler that are ruled by a
 // seed: crashes anywhere, also in recovery, up to three times; power cuts that keep any part of what was not synced;
-// kills; failing syncs; full disks (wal.md 7). See model_world_test.go for what runs, model_check_test.go for what is
-// checked after each recovery: I1, I2, I6, I17, L1-L5, L8, L13, W1-W20.
+// kills; failing syncs; full disks (wal.md 7). See model_world_test.go and model_tasks_test.go for what runs,
+// model_check_test.go for what is checked after each recovery: I1, I2, I6, I17, L1-L5, L8, L12, L13, W1-W20.
 //
 // A failing seed is replayed with -model.seed N -model.seeds 1 -model.trace.
 func TestModel(t *testing.T) {
