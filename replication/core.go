@@ -231,7 +231,7 @@ func (c *Core) metadataDelta(now Instant, ev *MetadataDelta) {
 		if newRecord {
 			c.isrCommitted()
 		}
-		c.forgetPeers()
+		c.knowPeers(now)
 		c.advance()
 	}
 }

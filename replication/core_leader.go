@@ -47,12 +47,7 @@ func (c *Core) lead(now Instant) {
 	c.following = following{}
 	c.leading.reset()
 	c.leading.epochStart = c.end
-	for _, p := range c.replicas {
-		if p.ID != c.self {
-			// A new leader gives each replica the full time before it calls it lagging.
-			c.leading.followers = append(c.leading.followers, follower{id: p.ID, brokerEpoch: -1, position: -1, start: -1, caughtUp: now})
-		}
-	}
+	c.knowPeers(now)
 	c.act(Action{Kind: ActionRole})
 	c.advance()
 }
@@ -66,12 +61,13 @@ func (c *Core) follower(id metadata.BrokerID) *follower {
 	return nil
 }
 
-// forgetPeers drops followers that are no longer replicas and adds new ones, within one leader epoch.
-func (c *Core) forgetPeers() {
+// knowPeers drops followers that are no longer replicas and adds new ones.
+func (c *Core) knowPeers(now Instant) {
 	c.leading.followers = slices.DeleteFunc(c.leading.followers, func(f follower) bool { return c.peer(f.id) == nil })
 	for _, p := range c.replicas {
 		if p.ID != c.self && c.follower(p.ID) == nil {
-			c.leading.followers = append(c.leading.followers, follower{id: p.ID, brokerEpoch: -1, position: -1, start: -1})
+			// Each replica has the full time before it is called lagging.
+			c.leading.followers = append(c.leading.followers, follower{id: p.ID, brokerEpoch: -1, position: -1, start: -1, caughtUp: now})
 		}
 	}
 }

@@ -280,8 +280,10 @@ func TestFollowerIsKeyedByBrokerEpoch(t *testing.T) {
 	b.step(d)
 	require.Nil(t, b.c.follower(1))
 	require.ErrorIs(t, find(b.step(f), ActionAnswerFetch).Err, ErrNotReplica)
-	b.step(delta(0, 4, 12, 0))
+	b.now = 1000
+	b.step(delta(0, 4, 12, 0, 1))
 	require.Equal(t, int64(-1), b.c.follower(1).position)
+	require.Nil(t, find(b.step(&Tick{}), ActionPropose), "it has the full time to catch up")
 }
 
 // wal.md 5: switching flush.ack on asks for one flush and moves nothing back; switching it off answers acks=1 that
