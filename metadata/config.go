@@ -150,12 +150,12 @@ func configsOf(scope ConfigScope) *configIndex {
 	return brokerKeys
 }
 
-// configPrefixes are families of broker keys whose rest is free: a listener's own settings, and the settings
-// of plug-ins of Kafka's tiered storage. Values under listener.name. are those of the key that follows the
-// listener (listener.name.external.ssl.keystore.location).
+// listenerConfigPrefix begins a listener's own settings; the key that they override follows its name
+// (listener.name.external.ssl.keystore.location).
 const listenerConfigPrefix = "listener.name."
 
-// LookupConfig finds a key. Broker keys under listener.name.<listener>. are found by what follows that prefix.
+// LookupConfig finds a key. Broker keys under listener.name.<listener>. are found by what follows that prefix, and the
+// settings of tiered storage's plug-ins (rsm.config., rlmm.config.), whose names are free, by the key of the prefix.
 func LookupConfig(scope ConfigScope, name string) (*ConfigKey, bool) {
 	k, ok := configsOf(scope).byName[name]
 	if ok || scope != ConfigBroker {

@@ -6,7 +6,6 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
-	"syscall"
 )
 
 // memoryLimit is how many bytes this process may use, as far as it can be known: the least of Go's limit, the control group's and the
@@ -43,13 +42,4 @@ func memTotal(meminfo string) int64 {
 		}
 	}
 	return 0
-}
-
-// defaultMaxConnections leaves half of the process's descriptors to the logs and the other brokers (N6).
-func defaultMaxConnections() int {
-	var r syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err != nil || r.Cur > math.MaxInt32 {
-		return math.MaxInt32
-	}
-	return max(int(r.Cur)/2, 16)
 }

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/google/renameio/v2"
 	"github.com/magiconair/properties"
 
 	"github.com/millrace/millrace/log"
@@ -61,13 +60,31 @@ func readMeta(dir string) (*metaProperties, error) {
 	return m, nil
 }
 
-// writeMeta writes the file so that it is there as a whole, or not at all, after a power cut.
-func writeMeta(dir string, m metaProperties) error {
+// writeMeta writes the file so that it is there as a whole, or not at all, after a power cut: written and synced under
+// another name, then renamed.
+func writeMeta(dir string, m metaProperties) (err error) {
 	text := fmt.Sprintf("# written once by millrace; do not edit\nversion=1\ncluster.id=%s\nnode.id=%d\ndirectory.id=%s\n", m.clusterID, m.nodeID, m.directoryID)
-	if err := renameio.WriteFile(filepath.Join(dir, metaName), []byte(text), 0o644); err != nil {
-		return fmt.Errorf("write %s: %w", metaName, err)
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("write %s in %s: %w", metaName, dir, err)
+		}
+	}()
+	fsys, name := vfs.OS(), filepath.Join(dir, metaName)
+	f, err := fsys.Create(name + ".tmp")
+	if err != nil {
+		return err
 	}
-	return nil
+	_, err = f.WriteAt([]byte(text), 0)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := fsys.Rename(name+".tmp", name); err != nil {
+		return err
+	}
+	return fsys.SyncDir(dir)
 }
 
 func directoryIDText(id [16]byte) string { return base64.RawURLEncoding.EncodeToString(id[:]) }

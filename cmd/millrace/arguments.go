@@ -62,6 +62,10 @@ func permute(app *cli.App, args []string) ([]string, error) {
 			continue
 		}
 		next := findCommand(commands, arg)
+		if next == nil && arg == "help" && len(path) == 0 {
+			help = true // `millrace help topic create`
+			continue
+		}
 		if next == nil {
 			return nil, unknownCommand(append(path, arg), commands)
 		}

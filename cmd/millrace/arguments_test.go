@@ -12,7 +12,7 @@ import (
 
 func testEnv() (*env, *bytes.Buffer, *bytes.Buffer) {
 	var out, errs bytes.Buffer
-	return &env{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, getenv: func(string) string { return "" }}, &out, &errs
+	return &env{stdin: strings.NewReader(""), stdout: &out, stderr: &errs}, &out, &errs
 }
 
 // permute reorders the command line as the library needs it: one case per trap.
@@ -39,6 +39,8 @@ func TestPermute(t *testing.T) {
 	f("topic create orders -h", "topic create --help")
 	f("topic create orders --help -p 3", "topic create --help")
 	f("--help topic", "topic --help")
+	f("help", "--help")
+	f("help topic create", "topic create --help")
 	f("topic consume -eh orders", "topic consume --help")
 	// Trap 4: negative values, and values that look like flags or commands.
 	f("topic consume orders -o -10", "topic consume --o=-10 -- orders")

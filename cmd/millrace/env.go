@@ -16,7 +16,6 @@ type env struct {
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
-	getenv func(string) string
 
 	// Of the global flags.
 	brokers []string // seeds, host:port
