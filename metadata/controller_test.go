@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -467,4 +468,56 @@ func TestOperationWithEndedContext(t *testing.T) {
 			t.Fatal(r.Err)
 		}
 	}
+}
+
+// Replicas of a partition are in different racks for as long as there are racks, even when that makes the load uneven.
+func TestPlacementPrefersRacks(t *testing.T) {
+	d := newDraft(newState())
+	for i, rack := range []string{"a", "a", "a", "a", "b", "c"} {
+		d.putBroker(&Broker{ID: BrokerID(i + 1), Rack: rack, Directories: []DirectoryID{{byte(i + 1)}}})
+	}
+	p := newPlacement(&Image{st: d.publish()}, 3)
+	p.begin(nil)
+	for i, set := range p.spread(24, 3) {
+		require.Contains(t, set.replicas, BrokerID(5), "partition %d", i)
+		require.Contains(t, set.replicas, BrokerID(6), "partition %d", i)
+	}
+	for i, set := range p.spread(5, 6) {
+		require.Len(t, set.replicas, 6, "partition %d", i)
+		require.False(t, hasDuplicates(set.replicas))
+	}
+}
+
+// Changes that overtake each other are decided anew: of concurrent appends to one list none is lost, and of concurrent
+// growths of one topic each is either made on top of the others or refused for what the topic has become.
+func TestOvertakenDecisions(t *testing.T) {
+	s := cluster(t, 1)
+	createTopics(t, s, newTopic("a", 1))
+	const clients, rounds = 6, 5
+	var wg sync.WaitGroup
+	for client := range clients {
+		wg.Go(func() {
+			for round := range rounds {
+				item := fmt.Sprintf("%d:%d", round, client)
+				ops := []ConfigOp{{"leader.replication.throttled.replicas", ConfigAppend, &item}}
+				errs := s.AlterConfigs(testContext(t), []ConfigChange{{Resource{TopicResource, "a"}, ops}}, false, false)
+				if errs[0] != nil {
+					t.Error(errs[0])
+				}
+			}
+		})
+		wg.Go(func() {
+			for round := range rounds {
+				count := int32(2 + client + clients*round)
+				r := s.CreatePartitions(testContext(t), []NewPartitions{{Topic: "a", Count: count}}, false)[0]
+				if r.Err != nil && !is(r.Err, ErrInvalidPartitions) {
+					t.Error(r.Err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	list := SplitConfigList(s.Image().Topic("a").Configs["leader.replication.throttled.replicas"])
+	require.Len(t, list, clients*rounds, "%v", list)
+	require.Len(t, s.Image().Topic("a").Partitions, 1+clients*rounds)
 }
