@@ -28,8 +28,12 @@ type walCommitter struct {
 	// chore says that the keeper should look, tidying that it does; stopping that both tasks end when they are done.
 	chore, tidying, stopping bool
 	running                  int
-	// buffers are copies' buffers for reuse.
-	buffers [][]byte
+	// copyBytes is the size up to which a run is copied although its owner could keep it: the copy joins its
+	// neighbours, and a large frame of requests is not held for the sake of a small set. One block.
+	copyBytes int64
+	// bufferBytes is the size of the buffers for copies; a larger copy gets one of its own. buffers are free ones.
+	bufferBytes int64
+	buffers     [][]byte
 
 	// The following belong to the committer task.
 
@@ -73,18 +77,14 @@ type keptRecord struct {
 	bytes  int64
 }
 
-// keptCopyBytes is the size up to which a run is copied although its owner could keep it: the copy joins its
-// neighbours, and a large frame of requests is not held for the sake of a small set.
-const keptCopyBytes = 4096
-
-// keptBufferBytes is the size of the buffers for copies; a larger copy gets one of its own.
-const keptBufferBytes = 16 << 10
-
-// keptBuffers bounds the buffers kept for reuse: 4 MiB.
+// keptBuffers bounds the buffers kept for reuse: 4 MiB with the usual block size.
 const keptBuffers = 256
 
 func newWALCommitter(d *Dir, w *wal) *walCommitter {
-	c := &walCommitter{d: d, wal: w, lock: d.cfg.Tasks.Locker(), chore: true, running: 2}
+	c := &walCommitter{
+		d: d, wal: w, lock: d.cfg.Tasks.Locker(), chore: true, running: 2,
+		copyBytes: int64(w.cfg.blockBytes), bufferBytes: 4 * int64(w.cfg.blockBytes),
+	}
 	c.work, c.chores, c.ended = d.cfg.Tasks.Cond(c.lock), d.cfg.Tasks.Cond(c.lock), d.cfg.Tasks.Cond(c.lock)
 	d.cfg.Tasks.Go("committer", c.commit)
 	d.cfg.Tasks.Go("wal-keeper", c.keep)
@@ -147,7 +147,7 @@ func (c *walCommitter) drop(r *keptRecord) {
 	for _, o := range r.owners {
 		o.Release()
 	}
-	if cap(r.data) == keptBufferBytes && len(c.buffers) < keptBuffers {
+	if int64(cap(r.data)) == c.bufferBytes && len(c.buffers) < keptBuffers {
 		c.buffers = append(c.buffers, r.data[:0])
 	}
 	*r = keptRecord{}
@@ -157,7 +157,7 @@ func (c *walCommitter) drop(r *keptRecord) {
 func (c *walCommitter) take(k *kept, segment, position int64, run *appendRun) {
 	k.end = run.next
 	k.bytes += run.bytes
-	hold := run.bytes > keptCopyBytes
+	hold := run.bytes > c.copyBytes
 	for _, o := range run.owners {
 		hold = hold && o != nil
 	}
@@ -184,12 +184,12 @@ func (c *walCommitter) take(k *kept, segment, position int64, run *appendRun) {
 	}
 	var data []byte
 	switch n := len(c.buffers); {
-	case run.bytes > keptBufferBytes:
+	case run.bytes > c.bufferBytes:
 		data = make([]byte, 0, run.bytes)
 	case n > 0:
 		data, c.buffers = c.buffers[n-1], c.buffers[:n-1]
 	default:
-		data = make([]byte, 0, keptBufferBytes)
+		data = make([]byte, 0, c.bufferBytes)
 	}
 	for _, b := range run.bufs {
 		data = append(data, b...)

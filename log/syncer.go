@@ -70,13 +70,6 @@ func (s *syncer) request(l *Log, kind jobKind) {
 	s.work.Signal()
 }
 
-// busy says whether a direct sync of the log waits or runs (W6).
-func (s *syncer) busy(l *Log) bool {
-	s.lock.Lock()
-	defer s.lock.Unlock()
-	return l.job.queued || l.job.running != 0
-}
-
 // waitAdvanced waits until no jobAdvance is waiting or running.
 func (s *syncer) waitAdvanced() {
 	s.lock.Lock()

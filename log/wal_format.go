@@ -48,15 +48,14 @@ const (
 	walFrameMagic  = 0x4d525746 // "MRWF"
 	walVersion     = 1
 
-	walHeaderBytes      = 64
-	walFrameHeadBytes   = 48
-	walRecordHeadBytes  = 48
-	walNonceBytes       = 16
-	walMinBlockBytes    = 64
-	walBlockBytes       = 4096
-	walMaxFrameBytes    = 8 << 20
-	walMaxBlockBytes    = 1 << 20
-	walInlineBatchBytes = 4096
+	walHeaderBytes     = 64
+	walFrameHeadBytes  = 48
+	walRecordHeadBytes = 48
+	walNonceBytes      = 16
+	walMinBlockBytes   = 64
+	walBlockBytes      = 4096
+	walMaxFrameBytes   = 8 << 20
+	walMaxBlockBytes   = 1 << 20
 )
 
 type walNonce [walNonceBytes]byte
@@ -228,9 +227,9 @@ func (f *walFrame) build(h *walHeader, sequence uint64, zeros []byte) [][]byte {
 	need := walFrameHeadBytes
 	for i := range f.records {
 		r := &f.records[i]
-		need += walRecordHeadBytes + inlineBytes(r.data)
+		need += walRecordHeadBytes + inlineBytes(r.data, h.blockBytes)
 		for _, p := range r.more {
-			need += inlineBytes(p)
+			need += inlineBytes(p, h.blockBytes)
 		}
 	}
 	if cap(f.scratch) < need {
@@ -250,9 +249,9 @@ func (f *walFrame) build(h *walHeader, sequence uint64, zeros []byte) [][]byte {
 		r := &f.records[i]
 		r.putHead(s[to:])
 		to += walRecordHeadBytes
-		from, to = f.put(s, from, to, r.data)
+		from, to = f.put(s, from, to, r.data, h.blockBytes)
 		for _, p := range r.more {
-			from, to = f.put(s, from, to, p)
+			from, to = f.put(s, from, to, p, h.blockBytes)
 		}
 	}
 	if from < to {
@@ -269,17 +268,18 @@ func (f *walFrame) build(h *walHeader, sequence uint64, zeros []byte) [][]byte {
 	return f.pieces
 }
 
-// inlineBytes is how much of a piece is copied into the scratch buffer: small ones whole, large ones not at all.
-func inlineBytes(p []byte) int {
-	if len(p) <= walInlineBatchBytes {
+// inlineBytes is how much of a piece is copied into the scratch buffer: those up to a block whole, larger ones not at
+// all.
+func inlineBytes(p []byte, blockBytes int) int {
+	if len(p) <= blockBytes {
 		return len(p)
 	}
 	return 0
 }
 
 // put adds a piece to the frame. s[from:to] is scratch that is not among the pieces yet.
-func (f *walFrame) put(s []byte, from, to int, p []byte) (int, int) {
-	if len(p) <= walInlineBatchBytes {
+func (f *walFrame) put(s []byte, from, to int, p []byte, blockBytes int) (int, int) {
+	if len(p) <= blockBytes {
 		return from, to + copy(s[to:], p)
 	}
 	f.pieces = append(f.pieces, s[from:to], p)

@@ -490,7 +490,7 @@ func TestWALFramePieces(t *testing.T) {
 	more := [][]byte{[]byte("behind it"), walTestBytes[:70000], nil}
 	fill := func() {
 		f.reset()
-		for i, n := range []int{10, 5000, walInlineBatchBytes, walInlineBatchBytes + 1, 1, 100000} {
+		for i, n := range []int{10, 5000, walBlockBytes, walBlockBytes + 1, 1, 100000} {
 			f.add(walRecord{logID: uint64(i), base: int64(i), next: int64(i + 1), data: walTestBytes[:n], more: more})
 		}
 	}
