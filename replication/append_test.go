@@ -194,6 +194,23 @@ func TestHandOver(t *testing.T) {
 	require.Equal(t, int64(100*appendRounds+1), b.p.EndOffset())
 }
 
+// Once the manager is closed nobody takes a queue over any more; whoever appends answers all that come.
+func TestHandOverAfterClose(t *testing.T) {
+	b := newBench(t)
+	require.NoError(t, b.m.Close())
+	left := 10 * appendRounds
+	var chain chainWaiter
+	chain = func() {
+		if left > 0 {
+			left--
+			b.p.Append(AppendRequest{Records: batch("x"), Acks: 1, CurrentLeaderEpoch: -1, Waiter: chain})
+		}
+	}
+	b.p.Append(AppendRequest{Records: batch("x"), Acks: 1, CurrentLeaderEpoch: -1, Waiter: chain})
+	require.Zero(t, left)
+	require.Zero(t, b.p.EndOffset())
+}
+
 type chainWaiter func()
 
 func (c chainWaiter) Appended(int, AppendResult) { c() }

@@ -29,9 +29,17 @@ func quiet() *slog.Logger {
 	return slog.New(slog.NewTextHandler(io.Discard, nil))
 }
 
+// tb is what the helpers need of a test: *testing.T, *testing.B and *rapid.T have it.
+type tb interface {
+	require.TestingT
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
 // bench is one partition on a log of its own, led by broker 0 in epoch 5 unless told otherwise, without metadata.
 type bench struct {
-	t    testing.TB
+	t    tb
 	fs   vfs.FS
 	dir  *log.Dir
 	m    *Manager
@@ -63,13 +71,13 @@ func withFS(fsys vfs.FS, path string) benchOption {
 	return func(c *benchConfig) { c.fs, c.path = fsys, path }
 }
 
-func defaultSettings(t testing.TB) metadata.TopicSettings {
+func defaultSettings(t tb) metadata.TopicSettings {
 	s, err := metadata.ResolveTopicSettings(nil, nil)
 	require.NoError(t, err)
 	return s
 }
 
-func openDir(t testing.TB, c *benchConfig) *log.Dir {
+func openDir(t tb, c *benchConfig) *log.Dir {
 	cfg := log.Default()
 	cfg.FS, cfg.Logger, cfg.WAL = c.fs, quiet(), c.wal
 	cfg.WALFileBytes, cfg.WALInitialBytes = 1<<20, 1<<20
@@ -84,6 +92,13 @@ func openDir(t testing.TB, c *benchConfig) *log.Dir {
 
 // newBench returns a led partition; everything is closed with the test.
 func newBench(t testing.TB, opts ...benchOption) *bench {
+	b := makeBench(t, opts...)
+	t.Cleanup(b.close)
+	return b
+}
+
+// makeBench is newBench for callers that close it themselves.
+func makeBench(t tb, opts ...benchOption) *bench {
 	c := benchConfig{fs: vfs.NewMem(1), path: "data", settings: defaultSettings(t), replicas: []metadata.BrokerID{0}}
 	for _, o := range opts {
 		o(&c)
@@ -113,7 +128,6 @@ func newBench(t testing.TB, opts ...benchOption) *bench {
 	b.m.table.Store(next)
 	b.rec = metadata.Partition{Leader: 0, LeaderEpoch: 5, PartitionEpoch: 7, Replicas: c.replicas, ISR: c.replicas}
 	b.change(func(*metadata.Partition) {})
-	t.Cleanup(b.close)
 	return b
 }
 
@@ -166,7 +180,7 @@ func (r result) Appended(_ int, res AppendResult) {
 	}
 }
 
-func (r result) pending(t testing.TB) {
+func (r result) pending(t tb) {
 	t.Helper()
 	select {
 	case res := <-r:
@@ -175,7 +189,7 @@ func (r result) pending(t testing.TB) {
 	}
 }
 
-func (r result) wait(t testing.TB) AppendResult {
+func (r result) wait(t tb) AppendResult {
 	t.Helper()
 	select {
 	case res := <-r:
@@ -206,7 +220,7 @@ func (b *bench) read(offset int64) []string {
 	return readValues(b.t, b.p, offset)
 }
 
-func readValues(t testing.TB, p *Partition, offset int64) []string {
+func readValues(t tb, p *Partition, offset int64) []string {
 	t.Helper()
 	var values []string
 	for {
