@@ -15,7 +15,7 @@ type metrics struct {
 	requests  *prometheus.CounterVec
 	errors    *prometheus.CounterVec
 	durations *prometheus.HistogramVec
-	sessions  prometheus.GaugeFunc
+	sessions  []prometheus.Collector // of the session cache
 
 	// apis holds the resolved counters by API key, so that a request pays an
 	// atomic load instead of hashing labels.
@@ -45,18 +45,27 @@ func newMetrics(r prometheus.Registerer, apis []api, sessions *sessionCache) *me
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "millrace_request_duration_seconds", Help: "Time of requests by API and phase.", Buckets: requestBuckets,
 		}, []string{"request", "phase"}),
-		sessions: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "kafka_server_fetchsessioncache_numincrementalfetchsessions", Help: "Incremental fetch sessions kept.",
-		}, func() float64 {
-			n, _ := sessions.count()
-			return float64(n)
-		}),
+		sessions: []prometheus.Collector{
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "kafka_server_fetchsessioncache_numincrementalfetchsessions", Help: "Incremental fetch sessions kept.",
+			}, func() float64 {
+				n, _ := sessions.count()
+				return float64(n)
+			}),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", Help: "Partitions that all fetch sessions remember.",
+			}, func() float64 {
+				_, n := sessions.count()
+				return float64(n)
+			}),
+		},
 	}
 	for _, a := range apis {
 		m.apis[a.key].name = a.name
 	}
 	if r != nil {
-		r.MustRegister(m.requests, m.errors, m.durations, m.sessions)
+		r.MustRegister(m.requests, m.errors, m.durations)
+		r.MustRegister(m.sessions...)
 	}
 	return m
 }
