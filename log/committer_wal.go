@@ -34,6 +34,8 @@ type walCommitter struct {
 	// bufferBytes is the size of the buffers for copies; a larger copy gets one of its own. buffers are free ones.
 	bufferBytes int64
 	buffers     [][]byte
+	// spares are records without content, for the capacity of their slices.
+	spares []keptRecord
 
 	// The following belong to the committer task.
 
@@ -58,7 +60,6 @@ type kept struct {
 	end   int64
 	// records wait for the next frame, bytes is their size. ready says that the log is in walCommitter.ready.
 	records []keptRecord
-	spare   []keptRecord
 	bytes   int64
 	ready   bool
 	// direct says that the log's sets go direct, until all below directEnd is durable. Also read without the lock.
@@ -150,6 +151,11 @@ func (c *walCommitter) drop(r *keptRecord) {
 	if int64(cap(r.data)) == c.bufferBytes && len(c.buffers) < keptBuffers {
 		c.buffers = append(c.buffers, r.data[:0])
 	}
+	if len(r.pieces) > 0 && len(c.spares) < keptBuffers {
+		clear(r.pieces)
+		clear(r.owners)
+		c.spares = append(c.spares, keptRecord{pieces: r.pieces[:0], owners: r.owners[:0]})
+	}
 	*r = keptRecord{}
 }
 
@@ -162,7 +168,11 @@ func (c *walCommitter) take(k *kept, segment, position int64, run *appendRun) {
 		hold = hold && o != nil
 	}
 	if hold {
-		r := keptRecord{base: run.base, next: run.next, segment: segment, position: position, bytes: run.bytes}
+		var r keptRecord
+		if n := len(c.spares); n > 0 {
+			r, c.spares = c.spares[n-1], c.spares[:n-1]
+		}
+		r.base, r.next, r.segment, r.position, r.bytes = run.base, run.next, segment, position, run.bytes
 		r.pieces, r.owners = append(r.pieces, run.bufs...), append(r.owners, run.owners...)
 		for _, o := range r.owners {
 			o.Retain()

@@ -328,10 +328,18 @@ func TestCommitAllocations(t *testing.T) {
 		require.NoError(t, a.logs[0].Append(1, []Set{{Records: set}}, out[:]))
 		a.waiters[0].wait(out[0].NextOffset)
 	}
+	owner := &countingBuffer{uses: 1}
+	large := plainBatch(1, 20000)
+	held := func() {
+		require.NoError(t, a.logs[0].Append(1, []Set{{Records: large, Owner: owner}}, out[:]))
+		a.waiters[0].wait(out[0].NextOffset)
+	}
 	for range 50 {
 		one()
+		held()
 	}
 	require.LessOrEqual(t, testing.AllocsPerRun(200, one), 1.0)
+	require.LessOrEqual(t, testing.AllocsPerRun(200, held), 1.0)
 }
 
 // TestCommitterRaces runs appends, rolls, retirements, truncations, trims, reads and deletions on goroutines, for the
