@@ -66,3 +66,7 @@ dump +files:
 # kcat suite against a fresh broker, with the list of checks that may fail
 kcat:
     .ci/suites kcat
+
+# Apache Kafka beside us, rounds interleaved: just peer-bench --quick; see integration/peer/RESULTS.md
+peer-bench *args:
+    go run ./integration/peer/bench {{args}}

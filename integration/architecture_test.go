@@ -35,9 +35,10 @@ var mayImport = map[string][]string{
 	"transport/peer":      {"transport", "group", "group/txn", "replication", "metadata", "metadata/membership", "log", "log/record"},
 	"transport/console":   {"group", "group/txn", "replication", "metadata", "log"},
 	"cmd/broker":          {"transport", "transport/kafka", "transport/peer", "transport/console", "group", "group/txn", "replication", "metadata", "metadata/membership", "log", "log/record", "log/vfs"},
+	"cmd/replay":          {"log/record"},
 	// The CLI speaks Kafka to a broker; it knows the broker only to run one,
 	// and the log only to read its files offline.
-	"cmd/millrace": {"cmd/broker", "metadata", "log", "log/record", "log/vfs"},
+	"cmd/millrace": {"cmd/broker", "cmd/replay", "metadata", "log", "log/record", "log/vfs"},
 }
 
 // topLevel is everything that may stand at the top of the repository.

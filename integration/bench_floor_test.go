@@ -5,7 +5,6 @@ package integration
 import (
 	"bufio"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
@@ -17,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/cmd/replay"
 	"github.com/millrace/millrace/log/record"
 )
 
@@ -416,109 +415,50 @@ func batchOf(size int) []byte {
 	return b.Build()
 }
 
-// replayer sends the same Produce request again and again, ahead of the answers.
+// replayer produces the same batch again and again, ahead of the answers.
 type replayer struct {
-	conn    net.Conn
-	in      *bufio.Reader
-	req     *kmsg.ProduceRequest
-	encoded []byte
-	frames  int
+	client *replay.Producer
+	frames int
+	batch  int // bytes
 }
-
-// inFlight bounds the requests without an answer; their bytes are bounded by
-// the sockets anyway.
-const inFlight = 64
 
 func newReplayer(b *testing.B, p *broker, topic string, size int) *replayer {
 	batch := batchOf(size)
-	req := kmsg.NewPtrProduceRequest()
-	req.Version, req.Acks, req.TimeoutMillis = 9, -1, 30_000
-	t, part := kmsg.NewProduceRequestTopic(), kmsg.NewProduceRequestTopicPartition()
-	t.Topic = topic
-	part.Records = batch
-	t.Partitions = append(t.Partitions, part)
-	req.Topics = append(req.Topics, t)
-	conn := dial(b, p)
-	return &replayer{
-		conn: conn, in: bufio.NewReader(conn), req: req,
-		encoded: kmsg.NewRequestFormatter(kmsg.FormatterClientID("floor")).AppendRequest(nil, req, 1),
-		frames:  roundBytes / len(batch),
-	}
-}
-
-func dial(b *testing.B, p *broker) net.Conn {
-	conn, err := net.Dial("tcp", p.Addr)
+	client, err := replay.NewProducer(b.Context(), replay.ProducerConfig{Addr: p.Addr, Topic: topic, Partitions: []int32{0}, Batch: batch, Acks: -1})
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { conn.Close() })
-	return conn
+	b.Cleanup(func() { client.Close() })
+	return &replayer{client: client, frames: roundBytes / len(batch), batch: len(batch)}
 }
 
 // round produces and returns the bytes of records.
 func (r *replayer) round(b *testing.B) int {
-	slots := make(chan struct{}, inFlight)
-	sent := make(chan error, 1)
-	go func() {
-		for range r.frames {
-			slots <- struct{}{}
-			if _, err := r.conn.Write(r.encoded); err != nil {
-				sent <- err
-				return
-			}
-		}
-		sent <- nil
-	}()
-	for range r.frames {
-		body, err := readResponse(r.in, r.req)
-		if err != nil {
-			b.Fatal(err)
-		}
-		<-slots
-		resp := kmsg.NewPtrProduceResponse()
-		resp.Version = r.req.Version
-		if err := resp.ReadFrom(body); err != nil {
-			b.Fatal(err)
-		}
-		if code := resp.Topics[0].Partitions[0].ErrorCode; code != 0 {
-			b.Fatalf("produce: error %d", code)
-		}
+	n, err := r.client.Run(b.Context(), r.frames)
+	if err != nil || n != r.frames {
+		b.Fatalf("produce: %d of %d requests: %v", n, r.frames, err)
 	}
-	if err := <-sent; err != nil {
-		b.Fatal(err)
-	}
-	return r.frames * len(r.req.Topics[0].Partitions[0].Records)
+	return n * r.batch
 }
 
 // fetcher reads a partition from its start, with fetchesAhead requests on their
 // way: as all batches are equal, so are the answers, and their offsets known.
-type fetcher struct {
-	conn net.Conn
-	in   *bufio.Reader
-	req  *kmsg.FetchRequest
-	buf  []byte
-}
+type fetcher struct{ client *replay.Fetcher }
 
 const fetchesAhead = 2
 
 func newFetcher(b *testing.B, p *broker, topic string) *fetcher {
-	req := kmsg.NewPtrFetchRequest()
-	req.Version, req.ReplicaID, req.MaxWaitMillis, req.MinBytes, req.MaxBytes = 12, -1, 500, 1, 50<<20
-	t, part := kmsg.NewFetchRequestTopic(), kmsg.NewFetchRequestTopicPartition()
-	t.Topic = topic
-	part.PartitionMaxBytes, part.CurrentLeaderEpoch = 1<<20, -1
-	t.Partitions = append(t.Partitions, part)
-	req.Topics = append(req.Topics, t)
-	req.SessionEpoch = -1
-	conn := dial(b, p)
-	return &fetcher{conn: conn, in: bufio.NewReaderSize(conn, 64<<10), req: req, buf: make([]byte, 4<<20)}
+	client, err := replay.NewFetcher(b.Context(), replay.FetcherConfig{Addr: p.Addr, Topic: topic})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { client.Close() })
+	return &fetcher{client}
 }
 
 // ask requests the records from offset on.
 func (f *fetcher) ask(b *testing.B, offset int64) {
-	f.req.Topics[0].Partitions[0].FetchOffset = offset
-	format := kmsg.NewRequestFormatter(kmsg.FormatterClientID("floor"))
-	if _, err := f.conn.Write(format.AppendRequest(nil, f.req, 1)); err != nil {
+	if err := f.client.Ask(0, offset); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -526,22 +466,19 @@ func (f *fetcher) ask(b *testing.B, offset int64) {
 // answer reads one response and returns the size of its records and the offset
 // after the last.
 func (f *fetcher) answer(b *testing.B, offset int64) (int, int64) {
-	records, err := f.records()
+	records, err := f.client.Answer()
+	if err != nil || len(records) == 0 {
+		b.Fatalf("fetch: %d bytes, %v", len(records), err)
+	}
+	batch, _, err := record.Next(records)
+	if err != nil || batch.BaseOffset() != offset {
+		b.Fatalf("fetched %v (%v), want offset %d", batch[:min(len(batch), record.HeaderBytes)], err, offset)
+	}
+	_, next, err := replay.Count(records, offset)
 	if err != nil {
 		b.Fatal(err)
 	}
-	size := len(records)
-	for len(records) > 0 {
-		batch, rest, err := record.Next(records)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if batch.BaseOffset() != offset {
-			b.Fatalf("fetched offset %d, want %d", batch.BaseOffset(), offset)
-		}
-		offset, records = batch.NextOffset(), rest
-	}
-	return size, offset
+	return len(records), next
 }
 
 // round reads nearly all that one round of the replayer wrote, and returns the
@@ -559,32 +496,4 @@ func (f *fetcher) round(b *testing.B) int {
 		}
 	}
 	return (answers + 1) * size
-}
-
-// records reads one Fetch response into the client's buffer and returns its records.
-func (f *fetcher) records() ([]byte, error) {
-	var prefix [4]byte
-	if _, err := io.ReadFull(f.in, prefix[:]); err != nil {
-		return nil, err
-	}
-	n := int(binary.BigEndian.Uint32(prefix[:]))
-	if n > len(f.buf) {
-		return nil, fmt.Errorf("a response of %d bytes", n)
-	}
-	if _, err := io.ReadFull(f.in, f.buf[:n]); err != nil {
-		return nil, err
-	}
-	resp := kmsg.NewPtrFetchResponse()
-	resp.Version = f.req.Version
-	if err := resp.ReadFrom(f.buf[5:n]); err != nil { // correlation id, empty tags
-		return nil, err
-	}
-	part := resp.Topics[0].Partitions[0]
-	if part.ErrorCode != 0 {
-		return nil, fmt.Errorf("fetch: error %d", part.ErrorCode)
-	}
-	if len(part.RecordBatches) == 0 {
-		return nil, errors.New("fetch: no records")
-	}
-	return part.RecordBatches, nil
 }

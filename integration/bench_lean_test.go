@@ -26,6 +26,9 @@ const (
 	leanAnswerBytes = 64
 )
 
+// inFlight bounds the requests without an answer, as replay does.
+const inFlight = 64
+
 // TestLeanServer is not a test: it is the process that startLean starts.
 func TestLeanServer(t *testing.T) {
 	path := os.Getenv(leanEnv)

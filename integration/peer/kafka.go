@@ -10,8 +10,10 @@ package peer
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -19,6 +21,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // Version is the release of Apache Kafka that pom.xml names.
@@ -119,8 +123,9 @@ type Kafka struct {
 	Addr string
 	// Data is its log directory.
 	Data string
-	// Pid is the process.
-	Pid int
+	// Pid is the process, Started when it was made.
+	Pid     int
+	Started time.Time
 
 	cmd    *exec.Cmd
 	output *bytes.Buffer
@@ -172,6 +177,7 @@ func StartKafka(ctx context.Context, dir string, settings ...string) (*Kafka, er
 	}
 	k.cmd = exec.Command("java", append(append([]string{}, jvmFlags...), "-cp", cp, "kafka.Kafka", properties)...)
 	k.cmd.Stdout, k.cmd.Stderr = k.output, k.output
+	k.Started = time.Now()
 	if err := k.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start Apache Kafka: %w", err)
 	}
@@ -207,4 +213,45 @@ func freePort() (int, error) {
 	}
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// AskMetadata sends one Metadata request over a connection of its own. It is an
+// error when the answer names no broker.
+func AskMetadata(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	_ = conn.SetDeadline(deadline)
+	req := kmsg.NewPtrMetadataRequest()
+	req.Version, req.Topics = 9, []kmsg.MetadataRequestTopic{}
+	if _, err := conn.Write(kmsg.NewRequestFormatter(kmsg.FormatterClientID("peer")).AppendRequest(nil, req, 1)); err != nil {
+		return err
+	}
+	var size [4]byte
+	if _, err := io.ReadFull(conn, size[:]); err != nil {
+		return err
+	}
+	n := binary.BigEndian.Uint32(size[:])
+	const header = 5 // correlation id, no tags
+	if n < header || n > 1<<20 {
+		return fmt.Errorf("a Metadata answer of %d bytes", n)
+	}
+	body := make([]byte, n)
+	if _, err := io.ReadFull(conn, body); err != nil {
+		return err
+	}
+	resp := kmsg.NewPtrMetadataResponse()
+	resp.Version = req.Version
+	if err := resp.ReadFrom(body[header:]); err != nil {
+		return err
+	}
+	if len(resp.Brokers) == 0 {
+		return errors.New("no broker in the metadata yet")
+	}
+	return nil
 }

@@ -1,0 +1,307 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A variant is a broker with a promise about what an acknowledgement means.
+type variant int
+
+const (
+	synced   variant = iota // millrace as shipped: fsync before ack
+	unsynced                // millrace with millrace.flush.ack=false: Kafka's own promise
+	kafka                   // Apache Kafka as shipped
+	flushed                 // Apache Kafka with flush.messages=1: its fsync before ack
+)
+
+var variants = []struct {
+	name    string
+	system  int // index into bench.systems
+	configs map[string]string
+}{
+	synced:   {"millrace", 0, nil},
+	unsynced: {"millrace, flush.ack=false", 0, map[string]string{"millrace.flush.ack": "false"}},
+	kafka:    {"Kafka", 1, nil},
+	flushed:  {"Kafka, flush.messages=1", 1, map[string]string{"flush.messages": "1"}},
+}
+
+// variantOf is the variant that stands for a system as shipped.
+func variantOf(system int) variant { return []variant{synced, kafka}[system] }
+
+// A cell is one row of the tables: what is sent, and at which variants.
+type cell struct {
+	name       string // kind/size/…
+	kind       string // produce, consume, e2e
+	partitions int
+	args       []string // of millrace bench
+	topic      string   // one that exists already; "" makes a new one
+	variants   []variant
+}
+
+// bench has the two brokers and what is measured at them.
+type bench struct {
+	options
+	results *results
+	systems []*system
+	serial  int
+	list    []cell
+}
+
+func (b *bench) close() {
+	for _, s := range b.systems {
+		s.close()
+	}
+}
+
+// startAndIdle measures starts and idle memory. The last pair goes on to serve.
+func (b *bench) startAndIdle(ctx context.Context) error {
+	starts := b.rounds
+	if b.only != nil {
+		starts = 1
+	}
+	for i := range starts {
+		var pair []*system
+		for j := range 2 {
+			dir := filepath.Join(b.dir, fmt.Sprintf("start-%d-%d", i, j))
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+			var s *system
+			var err error
+			if j == 0 {
+				s, err = startMillrace(b.binary, dir)
+			} else {
+				s, err = startKafka(ctx, dir)
+			}
+			if err != nil {
+				return err
+			}
+			pair = append(pair, s)
+			if i == starts-1 {
+				b.systems = pair
+			}
+			took, err := s.serve(ctx)
+			if err != nil {
+				s.close()
+				return err
+			}
+			if err := pause(ctx, 2*time.Second); err != nil {
+				return err
+			}
+			idle, err := s.memory("VmRSS")
+			if err != nil {
+				return err
+			}
+			b.results.add("start to first Metadata answer", variantOf(j), "ms", float64(took.Microseconds())/1e3)
+			b.results.add("memory idle", variantOf(j), "MiB", idle)
+			say("%s: first Metadata answer after %s, idle at %.0f MiB", s.name, took.Round(time.Millisecond), idle)
+			if i < starts-1 {
+				s.close()
+				_ = os.RemoveAll(dir)
+			}
+		}
+	}
+	return nil
+}
+
+// consumeBytes is how much the topics that are read hold.
+const consumeBytes = 384 << 20
+
+// consumeSizes are the records of the topics that are read.
+var consumeSizes = []int{100, 1024}
+
+func consumeTopic(size int) string { return fmt.Sprintf("consume-%d", size) }
+
+// warm lets the JVM compile its hot paths, and fills the topics that are read.
+func (b *bench) warm(ctx context.Context) error {
+	for _, s := range b.systems {
+		for _, size := range consumeSizes {
+			if err := s.create(ctx, consumeTopic(size), 6, nil); err != nil {
+				return err
+			}
+			records := strconv.Itoa(consumeBytes / size)
+			if _, _, err := s.drive(ctx, b.binary, "produce", "-t", consumeTopic(size), "--raw", "--record-size", strconv.Itoa(size), "--batch-size", "65536", "-n", records); err != nil {
+				return err
+			}
+			if _, _, err := s.drive(ctx, b.binary, "consume", "-t", consumeTopic(size), "--raw"); err != nil {
+				return err
+			}
+		}
+		seconds := 4 * time.Second
+		if !b.quick {
+			seconds *= 2
+		}
+		for _, args := range [][]string{{"--raw", "--batch-size", "16384"}, {"--acks", "1"}} {
+			topic := fmt.Sprintf("warm-%d", len(args))
+			if err := s.create(ctx, topic, 12, nil); err != nil {
+				return err
+			}
+			if _, _, err := s.drive(ctx, b.binary, append([]string{"produce", "-t", topic, "--duration", seconds.String()}, args...)...); err != nil {
+				return err
+			}
+			if err := s.remove(ctx, topic); err != nil {
+				return err
+			}
+		}
+		if _, _, err := s.drive(ctx, b.binary, "consume", "-t", consumeTopic(100)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clients are those that produce, with the size of their batches.
+var clients = []struct {
+	name string
+	args []string
+}{
+	{"client-1M", []string{"--batch-size", "1000000"}},
+	{"raw-1M", []string{"--raw", "--batch-size", "1000000"}},
+	{"raw-16K", []string{"--raw", "--batch-size", "16384"}},
+}
+
+// cells are the rows. The quick ones are those that the goals speak of.
+func (b *bench) cells() []cell {
+	if b.list != nil {
+		return b.list
+	}
+	duration := time.Duration(b.seconds * float64(time.Second)).String()
+	all := []variant{synced, unsynced, kafka, flushed}
+	produce := func(size int, acks string, partitions int, codec string) {
+		for _, c := range clients {
+			vs := all
+			if codec != "none" || acks != "all" {
+				vs = []variant{synced, unsynced, kafka}
+			}
+			b.list = append(b.list, cell{
+				name: fmt.Sprintf("produce/%dB/acks=%s/p%d/%s/%s", size, acks, partitions, codec, c.name), kind: "produce", partitions: partitions, variants: vs,
+				args: append([]string{"produce", "--record-size", strconv.Itoa(size), "--acks", acks, "-z", codec, "--duration", duration}, c.args...),
+			})
+		}
+	}
+	for _, size := range []int{100, 1024} {
+		produce(size, "all", 12, "none")
+		if b.quick {
+			continue
+		}
+		produce(size, "1", 12, "none")
+		for _, partitions := range []int{1, 100} {
+			produce(size, "all", partitions, "none")
+		}
+		for _, partitions := range []int{1, 12, 100} {
+			produce(size, "all", partitions, "lz4")
+		}
+	}
+	for _, size := range consumeSizes {
+		for _, raw := range []bool{false, true} {
+			c := cell{name: fmt.Sprintf("consume/%dB/client", size), kind: "consume", topic: consumeTopic(size), args: []string{"consume"}, variants: []variant{synced, kafka}}
+			if raw {
+				c.name, c.args = fmt.Sprintf("consume/%dB/raw", size), append(c.args, "--raw")
+			}
+			b.list = append(b.list, c)
+		}
+	}
+	for _, rate := range []int{1000, 10_000} {
+		b.list = append(b.list, cell{
+			name: fmt.Sprintf("e2e/%d per s", rate), kind: "e2e", partitions: 6, variants: all,
+			args: []string{"e2e", "--record-size", "100", "--throughput", strconv.Itoa(rate), "--warm-up", "500ms", "--duration", time.Duration(2 * b.seconds * float64(time.Second)).String()},
+		})
+	}
+	if b.only != nil {
+		kept := []cell{}
+		for _, c := range b.list {
+			if b.only.MatchString(c.name) {
+				kept = append(kept, c)
+			}
+		}
+		b.list = kept
+	}
+	return b.list
+}
+
+// measure measures one row at each of its variants in turn; every round begins
+// with another one.
+func (b *bench) measure(ctx context.Context, c cell, round int) error {
+	for i := range c.variants {
+		v := c.variants[(i+round)%len(c.variants)]
+		if err := b.measureAt(ctx, c, v); err != nil {
+			return fmt.Errorf("%s: %w", variants[v].name, err)
+		}
+	}
+	return nil
+}
+
+func (b *bench) measureAt(ctx context.Context, c cell, v variant) error {
+	s := b.systems[variants[v].system]
+	topic := c.topic
+	if topic == "" {
+		b.serial++
+		topic = fmt.Sprintf("bench-%d", b.serial)
+		if err := s.create(ctx, topic, c.partitions, variants[v].configs); err != nil {
+			return err
+		}
+	}
+	out, cpu, err := s.drive(ctx, b.binary, append(append([]string{}, c.args...), "-t", topic)...)
+	if err != nil {
+		return err
+	}
+	if c.kind == "e2e" {
+		b.results.add(c.name, v, "p50 ms", out.Latency.P50)
+		b.results.add(c.name, v, "p99 ms", out.Latency.P99)
+		b.results.add(c.name, v, "p99.9 ms", out.Latency.P999)
+		say("%-48s %-28s p50 %.2f p99 %.2f p99.9 %.2f ms", c.name, variants[v].name, out.Latency.P50, out.Latency.P99, out.Latency.P999)
+	} else {
+		perRecord := float64(cpu.Nanoseconds()) / 1e3 / out.Records
+		b.results.add(c.name, v, "k records/s", out.PerSecond/1e3)
+		b.results.add(c.name, v, "CPU µs/record", perRecord)
+		say("%-48s %-28s %8.0f k/s  %.3f µs", c.name, variants[v].name, out.PerSecond/1e3, perRecord)
+	}
+	if c.topic == "" {
+		if err := s.remove(ctx, topic); err != nil {
+			return fmt.Errorf("delete topic %s: %w", topic, err)
+		}
+	}
+	return settle(ctx)
+}
+
+// settle waits a while for the disk to have written what the last measurement
+// left: it would be charged to the next.
+func settle(ctx context.Context) error {
+	const enough = 96 << 10 // KiB
+	for range 20 {
+		b, err := os.ReadFile("/proc/meminfo")
+		if err != nil {
+			return err
+		}
+		waiting := 0
+		for line := range strings.SplitSeq(string(b), "\n") {
+			f := strings.Fields(line)
+			if len(f) > 1 && (f[0] == "Dirty:" || f[0] == "Writeback:") {
+				kib, _ := strconv.Atoi(f[1])
+				waiting += kib
+			}
+		}
+		if waiting < enough {
+			return nil
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/integration/peer"
+)
+
+// key names one measured value.
+type key struct {
+	row     string
+	variant variant
+	metric  string
+}
+
+// results are all values, by key one of each round.
+type results struct {
+	options
+	began  time.Time
+	rows   []string // in the order they came
+	values map[key][]float64
+}
+
+func (r *results) add(row string, v variant, metric string, value float64) {
+	if !slices.Contains(r.rows, row) {
+		r.rows = append(r.rows, row)
+	}
+	k := key{row, v, metric}
+	r.values[k] = append(r.values[k], value)
+}
+
+func median(v []float64) float64 {
+	if len(v) == 0 {
+		return math.NaN()
+	}
+	v = slices.Sorted(slices.Values(v))
+	if n := len(v); n%2 == 0 {
+		return (v[n/2-1] + v[n/2]) / 2
+	}
+	return v[len(v)/2]
+}
+
+// ratio is the median of the rounds' ratios, with the least and the greatest.
+func (r *results) ratio(row, metric string, ours, against variant) (mid, low, high float64, ok bool) {
+	a, b := r.values[key{row, ours, metric}], r.values[key{row, against, metric}]
+	n := min(len(a), len(b))
+	if n == 0 {
+		return 0, 0, 0, false
+	}
+	ratios := make([]float64, n)
+	for i := range n {
+		ratios[i] = a[i] / b[i]
+	}
+	return median(ratios), slices.Min(ratios), slices.Max(ratios), true
+}
+
+// number prints a value with three digits.
+func number(v float64) string {
+	switch {
+	case math.IsNaN(v):
+		return "–"
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	case v >= 1:
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.3f", v)
+}
+
+// cellOf prints a median and its spread: half the range of the rounds, as a share of the median.
+func (r *results) cellOf(row, metric string, v variant) string {
+	values := r.values[key{row, v, metric}]
+	if len(values) == 0 {
+		return "–"
+	}
+	mid := median(values)
+	if len(values) == 1 {
+		return number(mid)
+	}
+	return fmt.Sprintf("%s ±%.0f%%", number(mid), 50*(slices.Max(values)-slices.Min(values))/mid)
+}
+
+func (r *results) ratioOf(row, metric string, ours, against variant) string {
+	mid, low, high, ok := r.ratio(row, metric, ours, against)
+	if !ok {
+		return "–"
+	}
+	if low == high {
+		return number(mid) + "x"
+	}
+	return fmt.Sprintf("%sx [%s, %s]", number(mid), number(low), number(high))
+}
+
+// markdown prints everything.
+func (r *results) markdown() string {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# millrace beside Apache Kafka %s\n\n", peer.Version)
+	fmt.Fprintf(&b, "Written by `just peer-bench` on %s: %d rounds of %gs each, interleaved, %s. Machine class: %d cores, %.0f GiB, Linux %s, shared with other work\n(load %s at the end), clients on the same cores. Values are medians with half the range of the rounds; ratios are medians of the rounds' ratios,\nwith the least and the greatest. Absolute values do not carry over to other machines, ratios mostly do.\n\n",
+		r.began.Format("2006-01-02"), r.rounds, r.seconds, map[bool]string{true: "quick rows", false: "all rows"}[r.quick], runtime.NumCPU(), memoryGiB(), kernel(), load())
+	fmt.Fprintf(&b, "`client` is franz-go, `raw` replays encoded requests over two connections (8 in flight); 1M and 16K are the batch size. Kafka runs with the JVM flags and heap that it ships with.\n\n")
+	r.goals(&b)
+	r.table(&b, "Produce: k records/s", "produce/", "k records/s", [][2]variant{{unsynced, kafka}, {synced, kafka}, {synced, flushed}})
+	r.table(&b, "Produce: broker CPU, µs per record", "produce/", "CPU µs/record", [][2]variant{{unsynced, kafka}, {synced, kafka}})
+	r.table(&b, "Consume from the start, warm: k records/s", "consume/", "k records/s", [][2]variant{{synced, kafka}})
+	r.table(&b, "Consume from the start, warm: broker CPU, µs per record", "consume/", "CPU µs/record", [][2]variant{{synced, kafka}})
+	for _, q := range []string{"p50 ms", "p99 ms", "p99.9 ms"} {
+		r.table(&b, "End to end, open loop, 100 B: "+q, "e2e/", q, [][2]variant{{unsynced, kafka}, {synced, kafka}, {synced, flushed}})
+	}
+	r.table(&b, "Start, ms", "start", "ms", [][2]variant{{synced, kafka}})
+	r.table(&b, "Memory, MiB", "memory", "MiB", [][2]variant{{synced, kafka}})
+	return b.String()
+}
+
+// goals prints each goal with its worst row.
+func (r *results) goals(b *bytes.Buffer) {
+	fmt.Fprintf(b, "## Goals and their worst rows\n\n| goal | bound | rows that meet it | worst row | ratio there |\n|---|---|---|---|---|\n")
+	for _, g := range goals {
+		worst, worstRatio, n, met := "", math.NaN(), 0, 0
+		for _, row := range r.rows {
+			if !g.rows.MatchString(row) {
+				continue
+			}
+			ratio, _, _, ok := r.ratio(row, g.metric, g.ours, g.against)
+			if !ok {
+				continue
+			}
+			n++
+			if g.met(ratio) {
+				met++
+			}
+			if worst == "" || g.worse(ratio, worstRatio) {
+				worst, worstRatio = row, ratio
+			}
+		}
+		if n == 0 {
+			continue
+		}
+		sign := "≤"
+		if g.atLeast {
+			sign = "≥"
+		}
+		count := fmt.Sprintf("%d of %d", met, n)
+		if met < n {
+			count = "**" + count + "**"
+		}
+		fmt.Fprintf(b, "| %s | %s %gx | %s | %s | %s |\n", g.text, sign, g.bound, count, worst, r.ratioOf(worst, g.metric, g.ours, g.against))
+	}
+	b.WriteByte('\n')
+}
+
+// table prints the rows of one kind: a column for each variant that has values, then the ratios.
+func (r *results) table(b *bytes.Buffer, title, prefix, metric string, ratios [][2]variant) {
+	var rows []string
+	used := map[variant]bool{}
+	for _, row := range r.rows {
+		if !strings.HasPrefix(row, prefix) {
+			continue
+		}
+		rows = append(rows, row)
+		for v := range variants {
+			if len(r.values[key{row, variant(v), metric}]) > 0 {
+				used[variant(v)] = true
+			}
+		}
+	}
+	if len(rows) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "## %s\n\n| row |", title)
+	columns := 1
+	for v, of := range variants {
+		if used[variant(v)] {
+			fmt.Fprintf(b, " %s |", of.name)
+			columns++
+		}
+	}
+	for _, p := range ratios {
+		fmt.Fprintf(b, " %s : %s |", variants[p[0]].name, variants[p[1]].name)
+		columns++
+	}
+	fmt.Fprintf(b, "\n%s|\n", strings.Repeat("|---", columns))
+	for _, row := range rows {
+		fmt.Fprintf(b, "| %s |", strings.TrimPrefix(row, prefix))
+		for v := range variants {
+			if used[variant(v)] {
+				fmt.Fprintf(b, " %s |", r.cellOf(row, metric, variant(v)))
+			}
+		}
+		for _, p := range ratios {
+			fmt.Fprintf(b, " %s |", r.ratioOf(row, metric, p[0], p[1]))
+		}
+		b.WriteByte('\n')
+	}
+	b.WriteByte('\n')
+}
+
+func kernel() string {
+	b, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func load() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	first, _, _ := strings.Cut(string(b), " ")
+	return first
+}
+
+func memoryGiB() float64 {
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	var kib float64
+	_, _ = fmt.Sscanf(string(b), "MemTotal: %f kB", &kib)
+	return kib / (1 << 20)
+}
