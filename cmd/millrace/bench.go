@@ -279,15 +279,6 @@ func newPayload(file string, size int) (*payload, error) {
 // value returns the i-th value.
 func (p *payload) value(i int64) []byte { return p.values[i%int64(len(p.values))] }
 
-// meanBytes is the mean size of a value.
-func (p *payload) meanBytes() int {
-	total := 0
-	for _, v := range p.values {
-		total += len(v)
-	}
-	return total / len(p.values)
-}
-
 // leadersOf groups partitions by the address of their leader, both in order.
 func (t *benchTarget) leadersOf() (addresses []string, partitions map[string][]int32) {
 	partitions = map[string][]int32{}
