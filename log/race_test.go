@@ -64,7 +64,7 @@ func TestReadersDuringRolls(t *testing.T) {
 			}
 		}
 		group.Wait()
-		require.Greater(t, l.SegmentCount(), 1)
+		require.Positive(t, l.active().base, "it rolled")
 	})
 }
 

@@ -103,6 +103,28 @@ func TestTornTail(t *testing.T) {
 	}
 }
 
+// TestEpochFalls: no leader appends below the epoch before, so a batch that seems to is where the log ends (L1).
+func TestEpochFalls(t *testing.T) {
+	fsys := vfs.NewMem(1)
+	d := openDir(t, testConfig(mode{}, fsys))
+	l := createLog(t, d, acked)
+	appendOne(t, l, 3, plainBatch(1, 10))
+	at := l.SizeBytes()
+	appendOne(t, l, 3, plainBatch(1, 10))
+	appendOne(t, l, 4, plainBatch(1, 10))
+	require.NoError(t, l.Flush())
+	fsys = fsys.Kill()
+	f, err := fsys.Open("data/topic-0/00000000000000000000.log")
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{0, 0, 0, 2}, at+12)
+	require.NoError(t, err)
+	d = openDir(t, testConfig(mode{}, fsys))
+	l = lookup(t, d)
+	require.Equal(t, int64(1), l.EndOffset())
+	require.Equal(t, int32(3), l.LastEpoch())
+	require.NoError(t, d.Close())
+}
+
 // inEpoch says whether a byte of a segment belongs to the leader epoch of a batch: no checksum covers it, so a flip that
 // makes it larger can not be told from a new epoch.
 func inEpoch(batches []record.Batch, base, at int64) bool {
