@@ -2,14 +2,11 @@ package replication
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/log"
@@ -544,117 +541,4 @@ func TestLogDirs(t *testing.T) {
 	require.NoError(t, dirs[0].Err)
 	require.Equal(t, "data", dirs[0].Path)
 	require.Equal(t, []LogDirReplica{{Topic: "orders", TopicID: id, Partition: 0, SizeBytes: int64(len(batch("a")))}}, dirs[0].Replicas)
-}
-
-// Topics come and go while they are produced to, read, waited for and trimmed: no race, no answer missing, nothing left
-// over.
-func TestChurn(t *testing.T) {
-	t.Run("memory", func(t *testing.T) { churn(t, newBroker(t)) })
-	t.Run("memory, write-ahead log", func(t *testing.T) { churn(t, newBrokerOn(t, vfs.NewMem(1), "data", true)) })
-	t.Run("disk", func(t *testing.T) { churn(t, newBrokerOn(t, vfs.OS(), t.TempDir(), false)) })
-	t.Run("disk, write-ahead log", func(t *testing.T) { churn(t, newBrokerOn(t, vfs.OS(), t.TempDir(), true)) })
-}
-
-func churn(t *testing.T, b *broker) {
-	stop := make(chan struct{})
-	var users sync.WaitGroup
-	for user := range 4 {
-		users.Go(func() {
-			for i := user; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				p, err := b.m.Partition(fmt.Sprint("t", i%3), 0)
-				if err != nil {
-					continue
-				}
-				r := newResult()
-				p.Append(AppendRequest{Records: batch("x"), Acks: int16(i%3) - 1, Timeout: time.Second, CurrentLeaderEpoch: -1, Waiter: r})
-				w, woken := waiter(1)
-				p.Park(w, NewReadRequest(p.StartOffset(), 1000))
-				res := p.Read(NewReadRequest(p.StartOffset(), 1000))
-				res.Slice.Release()
-				if i%7 == 0 {
-					_, err := p.DeleteRecords(b.ctx(), -1, -1)
-					if err != nil && !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrTimeout) && !errors.Is(err, ErrStorage) {
-						t.Errorf("delete records: %v", err)
-					}
-				}
-				got := r.wait(t)
-				if err := got.Err; err != nil && !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrTimeout) {
-					t.Errorf("append: %v", err)
-				}
-				if got.Err == nil && i%3 == 0 {
-					<-woken // acks=all: so it is readable, or was trimmed, or the partition is gone
-				}
-				w.Cancel()
-			}
-		})
-	}
-	for round := range 3 {
-		for i := range 3 {
-			b.create(fmt.Sprint("t", i), 1, map[string]string{"millrace.flush.ack": fmt.Sprint(round%2 == 0)})
-		}
-		p := b.partition("t1", 0)
-		eventually(t, "the users have come by", func() bool { return p.HighWatermark() > 10 })
-		for i := range 3 {
-			b.delete(fmt.Sprint("t", i))
-		}
-		b.await()
-	}
-	close(stop)
-	users.Wait()
-	for range b.m.Partitions() {
-		t.Error("a partition is left")
-	}
-	require.Empty(t, b.failed)
-}
-
-func TestMetricNames(t *testing.T) {
-	reg := prometheus.NewRegistry()
-	b := newBroker(t, func(c *Config) { c.Registerer = reg })
-	b.create("orders", 2, nil)
-	p := b.partition("orders", 0)
-	produce(t, p, "a", "b")
-	readValues(t, p, 0)
-	p.Rejected(17)
-	families, err := reg.Gather()
-	require.NoError(t, err)
-	got := map[string]float64{}
-	var names []string
-	for _, f := range families {
-		names = append(names, f.GetName())
-		for _, m := range f.Metric {
-			switch {
-			case m.Counter != nil:
-				got[f.GetName()] += m.Counter.GetValue()
-			case m.Gauge != nil:
-				got[f.GetName()] += m.Gauge.GetValue()
-			}
-		}
-	}
-	require.Equal(t, strings.Fields(`
-		kafka_cluster_partition_atminisr kafka_cluster_partition_underminisr
-		kafka_log_log_logendoffset kafka_log_log_logstartoffset kafka_log_log_size
-		kafka_server_brokertopicmetrics_bytesin_total kafka_server_brokertopicmetrics_bytesout_total kafka_server_brokertopicmetrics_bytesrejected_total
-		kafka_server_brokertopicmetrics_failedfetchrequests_total kafka_server_brokertopicmetrics_failedproducerequests_total kafka_server_brokertopicmetrics_messagesin_total
-		kafka_server_brokertopicmetrics_replicationbytesin_total kafka_server_brokertopicmetrics_replicationbytesout_total
-		kafka_server_brokertopicmetrics_totalfetchrequests_total kafka_server_brokertopicmetrics_totalproducerequests_total
-		kafka_server_replicamanager_atminisrpartitioncount kafka_server_replicamanager_leadercount kafka_server_replicamanager_offlinereplicacount
-		kafka_server_replicamanager_partitioncount kafka_server_replicamanager_underminisrpartitioncount kafka_server_replicamanager_underreplicatedpartitions
-		kafka_topic_partition_current_offset kafka_topic_partition_in_sync_replica kafka_topic_partition_leader kafka_topic_partition_leader_is_preferred
-		kafka_topic_partition_oldest_offset kafka_topic_partition_replicas kafka_topic_partition_under_replicated_partition kafka_topic_partitions
-		millrace_hw_lag_seconds`), names)
-	size := float64(len(batch("a", "b")))
-	for name, want := range map[string]float64{
-		"messagesin": 2, "bytesin": size, "bytesout": size, "bytesrejected": 17, "totalproducerequests": 2, "failedproducerequests": 1, "totalfetchrequests": 2, "failedfetchrequests": 0,
-	} {
-		require.Equal(t, want, got["kafka_server_brokertopicmetrics_"+name+"_total"], name)
-	}
-	require.Equal(t, 2.0, got["kafka_server_replicamanager_leadercount"])
-	require.Equal(t, 2.0, got["kafka_topic_partition_current_offset"])
-	require.Equal(t, 2.0, got["kafka_topic_partitions"])
-	require.Equal(t, 2.0, got["kafka_cluster_partition_atminisr"])
 }
