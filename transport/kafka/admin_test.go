@@ -1,11 +1,16 @@
 package kafka
 
 import (
+	"context"
+	"errors"
 	"sort"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -284,6 +289,32 @@ func TestInitProducerIDAcrossBlocks(t *testing.T) {
 	ids.mu.Unlock()
 	req := kmsg.NewPtrInitProducerIDRequest()
 	require.GreaterOrEqual(t, ask[*kmsg.InitProducerIDResponse](c, req).ProducerID, dropped)
+}
+
+// P5: many at once get ids of their own, and ask for no more blocks than they use.
+func TestProducerIDsConcurrently(t *testing.T) {
+	var ids producerIDs
+	var blocks atomic.Int64
+	ids.allocate = func(context.Context) (int64, int, error) { return 10 * (blocks.Add(1) - 1), 10, nil }
+	var seen sync.Map
+	var group sync.WaitGroup
+	for range 20 {
+		group.Go(func() {
+			for range 50 {
+				id, err := ids.next(t.Context())
+				assert.NoError(t, err)
+				_, twice := seen.LoadOrStore(id, true)
+				assert.False(t, twice, "id %d was given out twice", id)
+			}
+		})
+	}
+	group.Wait()
+	require.EqualValues(t, 100, blocks.Load())
+
+	broken := errors.New("no controller")
+	ids.allocate = func(context.Context) (int64, int, error) { return 0, 0, broken }
+	_, err := ids.next(t.Context())
+	require.ErrorIs(t, err, broken)
 }
 
 func TestDeleteRecords(t *testing.T) {
