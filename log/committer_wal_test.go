@@ -27,7 +27,6 @@ func crashDir(t *testing.T, m *vfs.Mem, cfg Config, wal bool) (*vfs.Mem, *Dir) {
 
 // gate holds the syncs of WAL files until it is opened.
 type gate struct {
-	mu      sync.Mutex
 	waiting chan struct{} // closed once a sync waits
 	open    chan struct{}
 	once    sync.Once

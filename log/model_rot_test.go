@@ -15,6 +15,9 @@ import (
 // start says so (damage, or an offline partition), or all of them stood in the last frame of the newest file, which can
 // not be told from a torn tail.
 func TestModelRot(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short")
+	}
 	const seeds = 800
 	reported, silent, harmless := 0, 0, 0
 	for seed := range uint64(seeds) {

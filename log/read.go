@@ -98,7 +98,7 @@ func (l *Log) lookAgain(cuts uint64, offset int64, err error) (again bool, _ err
 	}
 	if now := l.cuts.Load(); now != cuts || now%2 == 1 {
 		l.syncing.Lock() // the truncation holds it
-		l.syncing.Unlock()
+		defer l.syncing.Unlock()
 		if uerr := l.usable(); uerr != nil {
 			return false, uerr
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -69,8 +70,18 @@ func TestSimDeadlock(t *testing.T) {
 	for seed := range uint64(100) {
 		sim := NewSim(seed)
 		a, b := sim.Locker(), sim.Locker()
-		sim.Go("ab", func() { a.Lock(); b.Lock(); b.Unlock(); a.Unlock() })
-		sim.Go("ba", func() { b.Lock(); a.Lock(); a.Unlock(); b.Unlock() })
+		both := 0
+		take := func(first, second sync.Locker) func() {
+			return func() {
+				first.Lock()
+				defer first.Unlock()
+				second.Lock()
+				defer second.Unlock()
+				both++
+			}
+		}
+		sim.Go("ab", take(a, b))
+		sim.Go("ba", take(b, a))
 		sim.Run(100)
 		require.True(t, sim.Idle())
 		if list := sim.Blocked(); len(list) > 0 {
