@@ -25,11 +25,15 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"go.uber.org/goleak"
 
 	"github.com/millrace/millrace/log/vfs"
 	"github.com/millrace/millrace/metadata"
 	"github.com/millrace/millrace/transport"
 )
+
+// Everything that a broker starts has ended when Run returns.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds waits; it is a limit, never a measure.
 const patience = 30 * time.Second
@@ -82,7 +86,8 @@ func client(t *testing.T, b *Broker, opts ...kgo.Opt) *kgo.Client {
 
 func get(t *testing.T, b *Broker, path string) (int, string) {
 	t.Helper()
-	resp, err := http.Get("http://" + b.Addrs()["HTTP"].String() + path)
+	once := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := once.Get("http://" + b.Addrs()["HTTP"].String() + path)
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)

@@ -21,7 +21,7 @@ func topicCommand() *cli.Command {
 		Usage: "create, look at, change, fill and read topics",
 		Subcommands: []*cli.Command{
 			topicCreateCommand(), topicListCommand(), topicDescribeCommand(), topicDeleteCommand(), topicAlterConfigCommand(),
-			topicAddPartitionsCommand(), topicTrimPrefixCommand(), topicOffsetsCommand(), topicProduceCommand(), topicConsumeCommand(),
+			topicAddPartitionsCommand(), topicTrimPrefixCommand(), topicOffsetsCommand(), topicProduceCommand(), topicConsumeCommand(), topicTailCommand(),
 		},
 	}
 }

@@ -13,20 +13,29 @@ import (
 )
 
 func topicConsumeCommand() *cli.Command {
+	return consumeCommand("consume", "print records of topics", "start", "value")
+}
+
+// topicTailCommand is consume with other defaults: what comes from now on, with time and place.
+func topicTailCommand() *cli.Command {
+	return consumeCommand("tail", "print records of topics as they come, with time, partition and offset", "end", `%d{strftime[%T]} %p:%o %k %v\n`)
+}
+
+func consumeCommand(name, usage, offset, format string) *cli.Command {
 	return &cli.Command{
-		Name:      "consume",
-		Usage:     "print records of topics",
+		Name:      name,
+		Usage:     usage,
 		ArgsUsage: "NAME…",
 		Description: "-o says what to read: start, end, :end, 42, +42 (after the start), -42 (the last 42), 10:20, @TIME, @TIME:end.\n" +
 			"A TIME is 2026-11-29T12:00:00Z, milliseconds, or relative as -1h.\n" +
 			"-f is a format such as '%t %p %o %k %v\\n' (%T keys, headers and times as in rpk), json, or value.",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "offset", Aliases: []string{"o"}, Value: "end", Usage: "where to begin, and where to stop: `RANGE`"},
+			&cli.StringFlag{Name: "offset", Aliases: []string{"o"}, Value: offset, Usage: "where to begin, and where to stop: `RANGE`"},
 			&cli.Int64Flag{Name: "num", Aliases: []string{"n"}, Usage: "stop after `N` records"},
 			&cli.StringSliceFlag{Name: "partitions", Aliases: []string{"p"}, Usage: "only these: `0,1,4-6`"},
 			&cli.StringFlag{Name: "group", Aliases: []string{"g"}, Usage: "read as a member of consumer `GROUP`"},
 			&cli.BoolFlag{Name: "regex", Aliases: []string{"r"}, Usage: "the names are regular expressions, for whole names"},
-			&cli.StringFlag{Name: "f", Value: "value", Usage: "record `FORMAT`: json, value, or with % letters"},
+			&cli.StringFlag{Name: "f", Value: format, Usage: "record `FORMAT`: json, value, or with % letters"},
 			&cli.BoolFlag{Name: "exit-at-end", Aliases: []string{"e"}, Usage: "stop at the end as it is now"},
 			&cli.StringFlag{Name: "filter", Usage: "print only records for which the jq `EXPR` is true"},
 			&cli.BoolFlag{Name: "meta-only", Usage: "with -f json: sizes instead of keys and values"},
@@ -131,9 +140,6 @@ func runTopicConsume(c *cli.Context) error {
 	}
 	if c.Bool("exit-at-end") && r.to.kind == boundNone {
 		r.to = bound{kind: boundEnd}
-		if r.from.kind == boundEnd && !c.IsSet("offset") {
-			r.from = bound{kind: boundStart} // -e alone: everything there is, as kcat -e
-		}
 	}
 	limit := c.Int64("num")
 	if c.IsSet("num") && limit < 1 {
