@@ -53,6 +53,7 @@ func brokerConfigTable() []*ConfigKey {
 		intKey("log.retention.minutes", 0, "Default of retention.ms, in minutes.").minutes().atLeast(-1).unset("log.retention.hours").dynamic(),
 		intKey("log.retention.hours", 168, "Default of retention.ms, in hours.").hours().atLeast(-1).dynamic(),
 		longKey("log.retention.bytes", -1, "Default of retention.bytes.").bytes().dynamic(),
+		intKey("num.recovery.threads.per.data.dir", 4, "How many partitions are recovered at once at start.").atLeast(1),
 		longKey("log.retention.check.interval.ms", 300000, "How often retention is applied.").ms().atLeast(1),
 		intKey("log.segment.bytes", 1073741824, "Default of segment.bytes.").bytes().atLeast(1048576).dynamic(),
 		longKey("log.roll.ms", 0, "Default of segment.ms.").ms().atLeast(1).unset("log.roll.hours").dynamic(),

@@ -13,7 +13,6 @@ func brokerConfigsInert() []*ConfigKey {
 		intKey("num.network.threads", 3, "Threads that read and write sockets.").atLeast(1),
 		intKey("num.io.threads", 8, "Threads that handle requests.").atLeast(1),
 		intKey("background.threads", 10, "Threads for background work.").atLeast(1),
-		intKey("num.recovery.threads.per.data.dir", 2, "Threads that recover logs at start.").atLeast(1),
 		intKey("num.replica.alter.log.dirs.threads", 0, "Threads that move replicas between directories.").unset(""),
 		intKey("log.cleaner.threads", 1, "Threads that compact logs.").atLeast(0),
 		intKey("group.coordinator.threads", 4, "Threads of the group coordinator.").atLeast(1),

@@ -123,6 +123,7 @@ func FromSettings(s *Settings, o Options) (Config, error) {
 
 	c.Log.WAL = s.Get("millrace.wal") == "on"
 	c.Log.RetentionInterval = s.duration("log.retention.check.interval.ms")
+	c.Log.RecoveryWorkers = int(s.number("num.recovery.threads.per.data.dir"))
 	c.Log.ReservePercent = 100 - float64(s.number("millrace.disk.reject.percent"))
 	c.Transport.MaxRequestBytes = int(s.number("socket.request.max.bytes"))
 	if idle := s.duration("connections.max.idle.ms"); idle > 0 {

@@ -73,7 +73,7 @@ func (b *Broker) run(ctx context.Context) (err error) {
 	if ctx.Err() == nil {
 		b.enter("")
 		close(b.ready)
-		b.logger.Info("broker serves", "node", b.nodeID, "cluster", b.ClusterID(), "advertised", b.Advertised(), "took", time.Since(began).Round(time.Millisecond))
+		b.logger.Info("broker serves", "node", b.nodeID, "cluster", b.ClusterID(), "advertised", b.Advertised(), "took", time.Since(began).Round(time.Millisecond).String())
 		select {
 		case <-ctx.Done():
 		case err := <-b.serving:
@@ -324,7 +324,7 @@ func (b *Broker) stopServing(ctx context.Context) error {
 	b.stopServe()
 	<-b.serving
 	if errors.Is(err, context.DeadlineExceeded) {
-		b.logger.Warn("requests were cut off, they did not end in time", "waited", b.cfg.StopTimeout)
+		b.logger.Warn("requests were cut off, they did not end in time", "waited", b.cfg.StopTimeout.String())
 		return nil
 	}
 	return err

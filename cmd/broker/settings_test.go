@@ -200,7 +200,7 @@ func TestFromSettingsErrors(t *testing.T) {
 func TestFromSettingsParts(t *testing.T) {
 	c, err := FromSettings(set(t, "node.id=7", "broker.rack=r1", "log.dirs=/d", "metadata.log.dir=/m", "millrace.wal=off", "log.retention.check.interval.ms=1s", "millrace.disk.reject.percent=90",
 		"num.partitions=6", "default.replication.factor=1", "socket.request.max.bytes=1MiB", "connections.max.idle.ms=5s", "max.connections=10", "max.connections.per.ip=3",
-		"queued.max.request.bytes=2MiB", "millrace.memory.limit.bytes=1GiB"), Options{DataDir: "/ignored"})
+		"queued.max.request.bytes=2MiB", "millrace.memory.limit.bytes=1GiB", "num.recovery.threads.per.data.dir=3"), Options{DataDir: "/ignored"})
 	require.NoError(t, err)
 	require.EqualValues(t, 7, c.NodeID)
 	require.Equal(t, "r1", c.Rack)
@@ -209,6 +209,7 @@ func TestFromSettingsParts(t *testing.T) {
 	require.False(t, c.Log.WAL)
 	require.Equal(t, time.Second, c.Log.RetentionInterval)
 	require.EqualValues(t, 10, c.Log.ReservePercent)
+	require.Equal(t, 3, c.Log.RecoveryWorkers)
 	require.Equal(t, "6", c.Static["num.partitions"])
 	require.Equal(t, "1", c.Static["default.replication.factor"])
 	require.Equal(t, 1<<20, c.Transport.MaxRequestBytes)

@@ -106,7 +106,7 @@ func explain(doing string, err error) *failure {
 		f.code, f.why, f.fix = exitNoConnection, "the broker closed the connection before it answered anything", "is it a Kafka listener, and without TLS? otherwise see the broker's log"
 	case errors.As(err, &dial) && dial.Op == "dial":
 		f.code, f.why = exitNoConnection, dialReason(err)
-		f.fix = "millrace cluster info   shows the brokers and their addresses"
+		f.fix = "is that broker running? millrace cluster health   shows which brokers answer"
 	}
 	return f
 }
