@@ -65,12 +65,23 @@ func (s *Store) carryOut(ctx context.Context, plans []plan) {
 		}
 		plans = nil
 		for i, r := range s.proposeAll(ctx, l.term, commands) {
-			if errors.Is(r.err, ErrStale) && attempt < maxAttempts && ctx.Err() == nil {
+			if !errors.Is(r.err, ErrStale) {
+				proposed[i].done(r.value, r.err)
+			} else if attempt < maxAttempts && ctx.Err() == nil {
 				plans = append(plans, proposed[i])
-				continue
+			} else {
+				proposed[i].done(nil, overtaken(attempt))
 			}
-			proposed[i].done(r.value, r.err)
 		}
+	}
+}
+
+func overtaken(attempts int) error {
+	return &Error{
+		Kind: ErrStale,
+		What: "the change was not made",
+		Why:  fmt.Sprintf("each of %d times it was decided on, another change was committed before it", attempts),
+		Fix:  "try again; nothing was changed",
 	}
 }
 

@@ -521,3 +521,19 @@ func TestOvertakenDecisions(t *testing.T) {
 	require.Len(t, list, clients*rounds, "%v", list)
 	require.Len(t, s.Image().Topic("a").Partitions, 1+clients*rounds)
 }
+
+// A change that is overtaken again and again ends with a definite refusal, after a bounded number of attempts.
+func TestOvertakenForEver(t *testing.T) {
+	s := cluster(t, 1)
+	attempts := 0
+	var got error
+	s.carryOut(testContext(t), []plan{{
+		decide: func(*Image) (command, error) {
+			attempts++
+			return &allocateProducerIDs{expectedNext: -1, count: 1}, nil
+		},
+		done: func(_ any, err error) { got = err },
+	}})
+	requireMend(t, got, ErrStale, "32 times")
+	require.Equal(t, maxAttempts, attempts)
+}
