@@ -12,10 +12,6 @@ import (
 // answer with session id 0 says "send the whole list again".
 
 const (
-	// sessionSlots is how many sessions the broker keeps
-	// (max.incremental.fetch.session.cache.slots, Kafka's default).
-	sessionSlots = 1000
-
 	// sessionPartitions bounds the partitions that all sessions together
 	// remember (I23): Kafka bounds only the number of sessions, which lets
 	// 1000 requests of a hundred thousand partitions each stay in memory.

@@ -54,9 +54,9 @@ func TestOffsetForLeaderEpoch(t *testing.T) {
 
 func TestListOffsets(t *testing.T) {
 	b := ownBroker(t, brokerEdit{})
-	c, topic := b.dial(t), b.topic(t, 1)
+	topic := b.topic(t, 1)
 	b = b.restart(t)
-	c = b.dial(t)
+	c := b.dial(t)
 	start := time.Now().Add(-time.Hour).UnixMilli()
 	for i := range int64(4) {
 		c.produce(topic, 0, dated(start+10*i, start+10*i+5))

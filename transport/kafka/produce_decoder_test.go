@@ -11,7 +11,7 @@ import (
 
 // sameProduce reports whether our decoder and kmsg's understood the same.
 func sameProduce(p *produceBody, req *kmsg.ProduceRequest) bool {
-	if p.transactional != (req.TransactionID != nil) || p.acks != req.Acks || p.timeoutMillis != req.TimeoutMillis || len(p.topics) != len(req.Topics) {
+	if p.acks != req.Acks || p.timeoutMillis != req.TimeoutMillis || len(p.topics) != len(req.Topics) {
 		return false
 	}
 	for i, topic := range req.Topics {
