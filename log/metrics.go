@@ -32,7 +32,7 @@ type metrics struct {
 func newMetrics() *metrics {
 	return &metrics{
 		fsync: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "millrace_fsync_duration_seconds", Help: "Duration of fdatasync calls on segments, indexes and state files.",
+			Name: "millrace_fsync_duration_seconds", Help: "Duration of the fdatasync calls of a log directory: frames of the write-ahead log, segments, indexes, state files.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16),
 		}),
 		appendedBytes: prometheus.NewCounter(prometheus.CounterOpts{

@@ -23,6 +23,8 @@ type walConfig struct {
 	// files is the number of files in the ring.
 	files  int
 	random func() uint64
+	// sync is File.Sync, observed.
+	sync func(vfs.File) error
 	// mayGrow says whether the disk has room for n more bytes of write-ahead log above the reserve (W20).
 	mayGrow func(n int64) bool
 	logger  *slog.Logger
@@ -169,7 +171,7 @@ func (w *wal) begin(f *walFile, generation uint64) error {
 	binary.BigEndian.PutUint64(h.nonce[8:], w.cfg.random())
 	_, err := f.file.WriteAt(h.encode(), 0)
 	if err == nil && !w.cfg.mutants.has(mutantHeaderUnsynced) {
-		err = f.file.Sync()
+		err = w.cfg.sync(f.file)
 	}
 	if err != nil {
 		return fmt.Errorf("begin generation %d in write-ahead log file %s: %w", generation, walFileName(w.cfg.dir, f.number), err)
@@ -221,10 +223,7 @@ func (w *wal) write(f *walFrame) error {
 	w.mu.Unlock()
 	_, err := file.file.WritevAt(pieces, w.offset)
 	if err == nil {
-		err = file.file.Sync()
-		if w.cfg.mutants.has(mutantIgnoreSyncError) {
-			err = nil
-		}
+		err = w.cfg.sync(file.file)
 	}
 	if err != nil {
 		return fmt.Errorf("write frame %d to write-ahead log file %s: %w", w.sequence, walFileName(w.cfg.dir, file.number), err)

@@ -102,7 +102,7 @@ func (d *Dir) startCommitter() error {
 	w, err := startWAL(walConfig{
 		fsys: d.cfg.FS, dir: vfs.Join(d.path, walName), parent: d.path, blockBytes: d.cfg.walBlockBytes,
 		initialBytes: initial, fileBytes: max(initial, min(d.cfg.WALFileBytes, largest)), files: d.cfg.WALFiles,
-		random: d.newLogID, mayGrow: d.roomFor, logger: d.cfg.Logger, mutants: d.cfg.mutants,
+		random: d.newLogID, sync: d.sync, mayGrow: d.roomFor, logger: d.cfg.Logger, mutants: d.cfg.mutants,
 	}, scan)
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ func walTestConfig(fsys vfs.FS, seed uint64) walConfig {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	return walConfig{
 		fsys: fsys, dir: "data/wal", parent: "data", blockBytes: 64, initialBytes: 1 << 10, fileBytes: 2 << 10, files: 4,
-		random: rng.Uint64, mayGrow: func(int64) bool { return true }, logger: slog.New(slog.DiscardHandler),
+		random: rng.Uint64, sync: vfs.File.Sync, mayGrow: func(int64) bool { return true }, logger: slog.New(slog.DiscardHandler),
 	}
 }
 
