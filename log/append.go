@@ -36,10 +36,16 @@ type appendRun struct {
 }
 
 func (r *appendRun) begin(from int, next int64, mark int) {
+	r.release()
+	r.from, r.base, r.next, r.undoMark, r.bytes = from, next, next, mark, 0
+	r.headers = r.headers[:0]
+}
+
+// release lets go of the callers' bytes: their frames go back to a pool, or to the garbage collector.
+func (r *appendRun) release() {
 	clear(r.bufs)
 	clear(r.owners)
-	r.from, r.base, r.next, r.undoMark, r.bytes = from, next, next, mark, 0
-	r.bufs, r.owners, r.headers = r.bufs[:0], r.owners[:0], r.headers[:0]
+	r.bufs, r.owners = r.bufs[:0], r.owners[:0]
 }
 
 // Append appends sets as the leader of leaderEpoch. It patches their base offsets and leader epochs in place, checks
@@ -53,6 +59,7 @@ func (r *appendRun) begin(from int, next int64, mark int) {
 func (l *Log) Append(leaderEpoch int32, sets []Set, out []Appended) error {
 	l.w.Lock()
 	appended, err := l.appendSets(leaderEpoch, sets, out)
+	l.run.release()
 	l.w.Unlock()
 	if appended {
 		l.dir.appended(l)
@@ -211,6 +218,7 @@ func (l *Log) stage(leaderEpoch int32, sets []Set, i int, out []Appended, full b
 func (l *Log) Replicate(sets []Set) error {
 	l.w.Lock()
 	appended, err := l.replicateSets(sets)
+	l.run.release()
 	l.w.Unlock()
 	if appended {
 		l.dir.appended(l)
@@ -403,6 +411,6 @@ func (l *Log) cutBack(seg *segment, size, bytes int64, cause error) error {
 		return l.dir.fail(fmt.Errorf("write %d bytes to segment %d of %s: %w", bytes, seg.base, l, cause))
 	}
 	l.dir.sawFull()
-	l.logger.Warn("disk is full, produce requests are refused until space is free", "segment", seg.base, "bytes", bytes, "error", cause)
+	l.logger().Warn("disk is full, produce requests are refused until space is free", "segment", seg.base, "bytes", bytes, "error", cause)
 	return fmt.Errorf("%s: write %d bytes to segment %d: %w: %w", l, bytes, seg.base, ErrNoSpace, cause)
 }

@@ -63,7 +63,7 @@ func (d *Dir) Create(topic string, topicID [16]byte, partition int32, startOffse
 	d.mu.Lock()
 	d.mu.logs[logKey{topicID, partition}] = l
 	d.mu.Unlock()
-	l.logger.Info("partition created", "topic_id", topicIDString(topicID), "start_offset", startOffset)
+	l.logger().Info("partition created", "topic_id", topicIDString(topicID), "start_offset", startOffset)
 	return l, nil
 }
 

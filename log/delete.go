@@ -49,7 +49,7 @@ func (d *Dir) retire(l *Log, suffix, reason string) error {
 	if err := d.rename(l.path, name); err != nil {
 		return err
 	}
-	l.logger.Info("partition removed", "topic_id", topicIDString(l.topicID), "reason", reason, "renamed_to", name, "bytes", size)
+	l.logger().Info("partition removed", "topic_id", topicIDString(l.topicID), "reason", reason, "renamed_to", name, "bytes", size)
 	if suffix == deleteSuffix {
 		d.mu.Lock()
 		d.mu.deletions = append(d.mu.deletions, deletion{name: name, due: d.clock.Load() + int64(l.Settings().FileDeleteDelay)})

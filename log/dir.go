@@ -1,7 +1,6 @@
 package log
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -311,21 +310,6 @@ func (d *Dir) appended(l *Log) {
 
 // Usage returns the free and total bytes of the file system that holds the directory.
 func (d *Dir) Usage() (free, total int64, err error) { return d.cfg.FS.Usage(d.path) }
-
-// Run calls Tick every second until ctx ends. It is the only timer of the package.
-func (d *Dir) Run(ctx context.Context) {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	d.Tick(time.Now())
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			d.Tick(now)
-		}
-	}
-}
 
 // Close makes everything durable, writes the proof of a clean stop last, and releases the directory. No call of a Log
 // may be in work or follow; slices that readers hold stay readable until they are released. After a failure it only

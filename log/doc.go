@@ -37,35 +37,26 @@
 //
 // # Locks, in order
 //
-//	Dir.naming, Dir.checkpointing  what makes and removes directories, who writes the checkpoint; held over file operations
-//	Log.syncing  one direct sync, checkpoint, truncation or trim of the partition at a time; held over file operations
-//	Log.w      the writer: appends, rolls, truncation, trimming; held over file operations
-//	walCommitter.lock, syncer.lock  what waits for frames and for syncs; never held over file operations
-//	Dir.mu     the tables of the directory; never held over file operations
-//	Log.mu     the published state of the partition: segments, ends, indexes; never held over file operations
-//	wal.mu, descriptors.mu  the ring of files, the open files; never held over file operations
+//	Dir.naming          makes, renames and removes directories; held over file operations
+//	Dir.checkpointing   one writer of the checkpoint; held over file operations
+//	Log.syncing         one direct sync, checkpoint, truncation or trim of the partition; held over file operations
+//	Log.w               the writer: appends, rolls, cuts; held over file operations
+//	syncer.lock, walCommitter.lock   queues of work; never held over file operations, like all below
+//	Dir.mu              the tables of the directory
+//	Log.mu              the published state of the partition: segments, ends, indexes
+//	descriptors.mu      the open files
 //
-// Readers take only Log.mu and descriptors.mu; one that met a truncation waits for its end at Log.syncing, holding
-// nothing. No callback runs under any of these locks.
-//
-// # The write-ahead log
-//
-// Small sets of all partitions become durable together: the committer writes what waits as one frame, with one
-// fdatasync, into a ring of recycled files (wal_format.go has the formats). Large sets, and sets without flush.ack, go
-// straight to their segment and its fdatasync. The log is an accelerator: everything works without it, and a directory
-// may be opened with it on or off, whatever the last process did. Segments are always written first; a frame only says
-// again what was written, so redo is a plain write of the same bytes and its order does not matter. A file is retired,
-// and used again, once the segments of its records are synced and the checkpoint says so. Bytes of a deleted partition
-// stay in the ring until they are overwritten: WALFiles × WALFileBytes at most.
+// Readers take only Log.mu and descriptors.mu. No callback runs under any of these locks.
 //
 // # Goroutines
 //
-// All through [vfs.Tasks], so that the deterministic model can run this very code: SyncWorkers direct sync workers, and
-// the committer and the keeper of the write-ahead log per Dir, started by [OpenDir] and ended by [Dir.Close]; recovery workers during
-// OpenDir. Periodic work is [Dir.Tick]; [Dir.Run] calls it from the only ticker of the package.
+// All through [vfs.Tasks], so that the deterministic model can run this very code: SyncWorkers direct sync workers, the
+// committer and the keeper of the write-ahead log per Dir, started by [OpenDir] and ended by [Dir.Close]; recovery
+// workers during OpenDir; one task for the call of OnFailure. There is no timer: periodic work (rolls by age, background
+// syncs, the checkpoint, retention, scrubbing) is [Dir.Tick], which the owner of the directory calls about once a second.
 //
 // # Callers
 //
 // replication owns logs: it creates, appends, reads, truncates and deletes them. cmd/broker opens the directory.
-// The tools `log dump` and `log verify` use the functions of inspect.go, which need no running Dir.
+// The tools `log dump` and `log verify` use the functions of the inspect files, which need no running Dir.
 package log

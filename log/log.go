@@ -14,7 +14,6 @@ type Log struct {
 	topic     string
 	topicID   [16]byte
 	partition int32
-	logger    *slog.Logger
 
 	// path is the directory of the partition; it changes when the log is deleted or set aside, after closed is set.
 	path string
@@ -93,7 +92,6 @@ type pendingSnapshot struct {
 func (d *Dir) newLog(topic string, topicID [16]byte, partition int32, path string, s Settings) *Log {
 	l := &Log{
 		dir: d, topic: topic, topicID: topicID, partition: partition, path: path,
-		logger:    d.cfg.Logger.With("topic", topic, "partition", partition),
 		syncing:   d.cfg.Tasks.Locker(),
 		w:         d.cfg.Tasks.Locker(),
 		producers: newProducers(),
@@ -101,6 +99,11 @@ func (d *Dir) newLog(topic string, topicID [16]byte, partition int32, path strin
 	s = s.normalize()
 	l.settings.Store(&s)
 	return l
+}
+
+// logger makes a logger for a rare line. Kept, one for each of 10,000 partitions would be a sizeable heap.
+func (l *Log) logger() *slog.Logger {
+	return l.dir.cfg.Logger.With("topic", l.topic, "partition", l.partition)
 }
 
 // Topic returns the topic's name.
@@ -292,7 +295,7 @@ func (l *Log) markCorrupt(err error) error {
 	err = fmt.Errorf("%s: %w: %w", l, ErrCorrupt, err)
 	if l.corrupt.CompareAndSwap(nil, &err) {
 		l.dir.metrics.corrupt.Inc()
-		l.logger.Error("partition is corrupt and goes offline; its files are kept", "error", err)
+		l.logger().Error("partition is corrupt and goes offline; its files are kept", "error", err)
 	}
 	return *l.corrupt.Load()
 }

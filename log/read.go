@@ -429,7 +429,7 @@ func (l *Log) rebuildIndex(v *view) error {
 	if seg != l.active() {
 		fresh.indexTime()
 	}
-	l.logger.Warn("index does not fit its segment and was rebuilt", "segment", seg.base, "entries", fresh.offsetIndex.count)
+	l.logger().Warn("index does not fit its segment and was rebuilt", "segment", seg.base, "entries", fresh.offsetIndex.count)
 	l.dir.metrics.indexRebuilds.Inc()
 	l.mu.Lock()
 	seg.offsetIndex, seg.timeIndex = fresh.offsetIndex, fresh.timeIndex

@@ -141,7 +141,7 @@ func (r *recovery) openSegments() error {
 		seg := newSegment(r.path, base)
 		seg.size = r.files[offsetFileName(base, logSuffix)]
 		if i+1 < len(bases) && bases[i+1] <= r.state.start {
-			r.log.logger.Info("segment deleted", "segment", base, "bytes", seg.size, "reason", "below the start offset", "start_offset", r.state.start)
+			r.log.logger().Info("segment deleted", "segment", base, "bytes", seg.size, "reason", "below the start offset", "start_offset", r.state.start)
 			for _, name := range [...]string{seg.log.path, seg.offsets.path, seg.times.path} {
 				if err := r.d.cfg.FS.Remove(name); err != nil && !absent(err) {
 					return err
@@ -217,7 +217,7 @@ func (r *recovery) finishCut() error {
 	if err := r.d.replaceFile(r.path, stateName, r.state.encode()); err != nil {
 		return err
 	}
-	r.log.logger.Info("interrupted truncation finished", "to", cut)
+	r.log.logger().Info("interrupted truncation finished", "to", cut)
 	return nil
 }
 

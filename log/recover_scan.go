@@ -119,7 +119,7 @@ func (r *recovery) producersAtFloor(i int) error {
 func (r *recovery) rebuildEpochs(i int) error {
 	l := r.log
 	if r.floor > r.state.start {
-		l.logger.Warn("epoch file is missing or bad and is rebuilt from the batches")
+		l.logger().Warn("epoch file is missing or bad and is rebuilt from the batches")
 	}
 	for _, seg := range r.segments[:i+1] {
 		h, err := r.d.files.acquire(&seg.log)
@@ -255,7 +255,7 @@ func (r *recovery) endAt(i int, end int64, torn error) error {
 		}
 		r.touched = true
 		r.d.metrics.truncatedBytes.Add(float64(r.stats.BytesTruncated))
-		r.log.logger.Warn("torn tail cut off", "end_offset", end, "bytes", r.stats.BytesTruncated, "reason", torn)
+		r.log.logger().Warn("torn tail cut off", "end_offset", end, "bytes", r.stats.BytesTruncated, "reason", torn)
 	}
 	r.end = end
 	return nil

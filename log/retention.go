@@ -83,6 +83,6 @@ func (l *Log) retainBySize(bytes int64) {
 
 func (l *Log) trimTo(start int64, reason string) {
 	if _, err := l.trimPrefix(start, reason); err != nil {
-		l.logger.Warn("retention failed", "reason", reason, "start_offset", start, "error", err)
+		l.logger().Warn("retention failed", "reason", reason, "start_offset", start, "error", err)
 	}
 }

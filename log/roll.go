@@ -81,7 +81,7 @@ func (l *Log) roll(base int64, reason string) error {
 	old.timeIndex.sealed()
 	l.mu.Unlock()
 	l.dir.metrics.rolls.WithLabelValues(reason).Inc()
-	l.logger.Debug("segment rolled", "segment", base, "reason", reason)
+	l.logger().Debug("segment rolled", "segment", base, "reason", reason)
 	l.dir.requestAdvance(l)
 	return nil
 }

@@ -39,7 +39,7 @@ func (d *Dir) scrub(logs []*Log) {
 			_ = l.markCorrupt(fmt.Errorf("scrub segment %d: %w", seg.base, err))
 			s.skip(l, seg)
 		case err != nil:
-			l.logger.Warn("segment could not be scrubbed", "segment", seg.base, "error", err)
+			l.logger().Warn("segment could not be scrubbed", "segment", seg.base, "error", err)
 			s.skip(l, seg)
 		}
 		d.metrics.scrubbedBytes.Add(float64(n))

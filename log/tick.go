@@ -128,7 +128,7 @@ func (l *Log) rollActive(seg *segment, reason string) {
 	end := l.mu.end
 	l.mu.Unlock()
 	if err := l.roll(end, reason); err != nil {
-		l.logger.Warn("segment was not rolled", "segment", seg.base, "reason", reason, "error", err)
+		l.logger().Warn("segment was not rolled", "segment", seg.base, "reason", reason, "error", err)
 	}
 }
 
@@ -154,7 +154,7 @@ func (l *Log) expireProducers(clock int64) {
 	l.w.Lock()
 	defer l.w.Unlock()
 	if n := l.producers.expire(clock, int64(l.Settings().ProducerExpiration)); n > 0 {
-		l.logger.Debug("producers expired", "count", n)
+		l.logger().Debug("producers expired", "count", n)
 	}
 }
 

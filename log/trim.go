@@ -94,14 +94,14 @@ func (l *Log) trimLocked(old, start int64, reason string) (freed int64, err erro
 	l.mu.sizeBytes -= freed
 	l.mu.Unlock()
 	for _, seg := range segments[:drop] {
-		l.logger.Info("segment deleted", "segment", seg.base, "next_offset", seg.next, "bytes", seg.size, "reason", reason, "start_offset", start)
+		l.logger().Info("segment deleted", "segment", seg.base, "next_offset", seg.next, "bytes", seg.size, "reason", reason, "start_offset", start)
 		l.dir.metrics.deletedSegments.WithLabelValues(reason).Inc()
 		l.dir.metrics.deletedBytes.WithLabelValues(reason).Add(float64(seg.size))
 		l.unlinkSegment(seg)
 	}
 	l.dropSnapshotsBelow(segments[drop].base)
 	if drop == 0 && start > old {
-		l.logger.Info("start offset moved", "start_offset", start, "was", old, "reason", reason)
+		l.logger().Info("start offset moved", "start_offset", start, "was", old, "reason", reason)
 	}
 	return freed, nil
 }
@@ -118,7 +118,7 @@ func (l *Log) unlinkSegment(seg *segment) {
 	l.releaseSegment(seg)
 	for _, name := range [...]string{seg.log.path, seg.offsets.path, seg.times.path} {
 		if err := l.dir.cfg.FS.Remove(name); err != nil && !isGone(err) {
-			l.logger.Warn("file of a deleted segment could not be unlinked", "file", name, "error", err)
+			l.logger().Warn("file of a deleted segment could not be unlinked", "file", name, "error", err)
 		}
 	}
 }

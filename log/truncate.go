@@ -114,7 +114,7 @@ func (l *Log) restart(start int64, segments []*segment) error {
 	l.mu.sizeBytes, l.mu.unsyncedRecords = 0, 0
 	l.mu.Unlock()
 	l.cuts.Add(1)
-	l.logger.Info("log emptied", "start_offset", start, "was", was)
+	l.logger().Info("log emptied", "start_offset", start, "was", was)
 	return nil
 }
 
@@ -258,7 +258,7 @@ func (l *Log) cut(start, cut, position int64, segments []*segment, i int) error 
 	l.mu.sizeBytes, l.mu.unsyncedRecords = size, 0
 	l.mu.Unlock()
 	l.cuts.Add(1)
-	l.logger.Info("log truncated", "to", cut, "was", was, "records", was-cut)
+	l.logger().Info("log truncated", "to", cut, "was", was, "records", was-cut)
 	return nil
 }
 
@@ -436,7 +436,7 @@ func (l *Log) loadSnapshot(end int64) (producers, int64) {
 				return p, offset
 			}
 		}
-		l.logger.Warn("producer snapshot is unreadable and removed; the state is replayed from the batches", "offset", offset, "error", err)
+		l.logger().Warn("producer snapshot is unreadable and removed; the state is replayed from the batches", "offset", offset, "error", err)
 		_ = l.dir.cfg.FS.Remove(name)
 		l.snapshots = slices.Delete(l.snapshots, i, i+1)
 	}
