@@ -189,7 +189,7 @@ func (r *frameReader) grow(ctx context.Context, f *Frame, filled, size int) (*Fr
 	target := size
 	switch {
 	case f.class < len(frameClasses)-1:
-		target = min(size, frameClasses[f.class+1])
+		target = min(size, max(frameClasses[f.class+1], 2*len(f.buf)))
 	default:
 		target = min(size, 2*len(f.buf))
 	}
