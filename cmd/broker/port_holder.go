@@ -9,10 +9,8 @@ import (
 	"strings"
 )
 
-// PortHolder names the process that listens on a TCP port of this machine, as far as /proc shows it to this user:
+// portHolder names the process that listens on a TCP port of this machine, as far as /proc shows it to this user:
 // "process 4711 (java)", or "another process".
-func PortHolder(port string) string { return portHolder(port) }
-
 func portHolder(port string) string {
 	const unknown = "another process"
 	n, err := strconv.Atoi(port)
