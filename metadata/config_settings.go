@@ -54,11 +54,11 @@ type TopicSettings struct {
 
 // MinISR returns how many replicas must have a record before acks=all is answered, for a topic of that
 // replication factor: what was configured, else 2 of 3 or more replicas, else 1. It is never more than the
-// replicas there are by default, but a configured value stays as it is (the topic then refuses acks=all).
+// replicas there are, as in Apache Kafka 4.4: a topic of one replica with min.insync.replicas=2 takes acks=all.
 func (s *TopicSettings) MinISR(replicationFactor int) int {
 	switch {
 	case s.MinInsyncReplicas > 0:
-		return s.MinInsyncReplicas
+		return min(s.MinInsyncReplicas, max(replicationFactor, 1))
 	case replicationFactor >= 3:
 		return 2
 	}

@@ -134,7 +134,9 @@ func TestResolveTopicSettingsDefaults(t *testing.T) {
 		require.Equal(t, want, s.MinISR(rf), "replication factor %d", rf)
 	}
 	s.MinInsyncReplicas = 4
-	require.Equal(t, 4, s.MinISR(3))
+	for rf, want := range []int{1, 1, 2, 3, 4, 4} {
+		require.Equal(t, want, s.MinISR(rf), "replication factor %d", rf)
+	}
 }
 
 // Topic beats broker; among broker keys the finest unit that is set wins, whatever order they were set in.
@@ -161,7 +163,7 @@ func TestResolveTopicSettingsPrecedence(t *testing.T) {
 	require.True(t, s.Compact)
 	require.False(t, s.Delete)
 	require.EqualValues(t, 1000, s.SegmentBytes)
-	require.Equal(t, 3, s.MinISR(1))
+	require.Equal(t, 3, s.MinISR(3))
 
 	_, err = ResolveTopicSettings(nil, map[string]string{"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
 	require.ErrorIs(t, err, ErrInvalidConfig)

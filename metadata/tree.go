@@ -172,7 +172,7 @@ func (t tree[K, V]) delete(e *edit, k K) tree[K, V] {
 		return t // nothing is copied for a key that is not there
 	}
 	root := t.remove(e, t.root, k)
-	for root.kids != nil && len(root.kids) == 1 {
+	for len(root.kids) == 1 {
 		root = root.kids[0]
 	}
 	if len(root.keys) == 0 {

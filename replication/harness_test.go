@@ -2,11 +2,9 @@ package replication
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
@@ -251,14 +249,6 @@ func readValues(t tb, p *Partition, offset int64) []string {
 	}
 }
 
-func numbers(prefix string, n int) []string {
-	var s []string
-	for i := range n {
-		s = append(s, fmt.Sprint(prefix, i))
-	}
-	return s
-}
-
 // eventually waits until a condition holds, looking again after each change that ch announces, or often.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
@@ -273,17 +263,4 @@ func eventually(t testing.TB, what string, cond func() bool) {
 			t.Fatalf("never came true: %s", what)
 		}
 	}
-}
-
-// countingWaiter counts results, for benchmarks and races.
-type countingWaiter struct {
-	wg  *sync.WaitGroup
-	err func(error)
-}
-
-func (w countingWaiter) Appended(_ int, r AppendResult) {
-	if r.Err != nil {
-		w.err(r.Err)
-	}
-	w.wg.Done()
 }

@@ -101,13 +101,12 @@ type simMutant struct {
 	// flushAck restricts it to the mode in which it must be noticed; nil: either.
 	flushAck *bool
 
-	noEpochBump   bool // R14
-	replay        bool // M16
-	noCAS         bool // R11
-	noBrokerCheck bool // R12 at the controller
-	keepUnclean   bool // I12
-	before        func(s *sim, n *simNode, ev Event)
-	after         func(s *sim, n *simNode, ev Event, acts []Action) []Action
+	noEpochBump bool // R14
+	replay      bool // M16
+	noCAS       bool // R11
+	keepUnclean bool // I12
+	before      func(s *sim, n *simNode, ev Event)
+	after       func(s *sim, n *simNode, ev Event, acts []Action) []Action
 }
 
 type simOptions struct {

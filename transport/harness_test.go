@@ -119,8 +119,7 @@ func (s *testServer) conns() []*Conn {
 // testClient writes requests and reads responses, each by hand.
 type testClient struct {
 	net.Conn
-	t    testing.TB
-	next int32
+	t testing.TB
 }
 
 // frame encodes a request with a size prefix.

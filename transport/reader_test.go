@@ -104,8 +104,6 @@ type placesReader struct {
 	r       io.Reader
 	b       *budget
 	read    int
-	direct  func(p []byte) bool
-	copied  int // bytes that were read to somewhere else than the frame
 	charged []int64
 }
 

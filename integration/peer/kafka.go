@@ -29,7 +29,7 @@ import (
 const Version = "4.4.0"
 
 // ErrNoToolchain says that this machine lacks Java or Maven.
-var ErrNoToolchain = errors.New("Apache Kafka needs java and mvn")
+var ErrNoToolchain = errors.New("java and mvn are needed to run Apache Kafka")
 
 var classpath = sync.OnceValues(fetchLibraries)
 
