@@ -170,16 +170,16 @@ func TestModelMutants(t *testing.T) {
 
 // modelStats counts what a run did, so that a model that stopped doing its work is noticed.
 type modelStats struct {
-	seeds, steps, recoveries, interrupted, cleanStops, powerCuts, kills                             int
-	appended, refused, acked, truncations, trims, deletions, creations                              int
-	replicated, restarts, reads                                                                     int
-	syncFailures, fullDisks, walRecords, walRetired, walFrames, diverted, directSyncs, rolls, quiet int
-	tornBytes                                                                                       int64
+	seeds, steps, recoveries, interrupted, cleanStops, brokenStops, lostCheckpoints, powerCuts, kills int
+	appended, refused, acked, truncations, trims, deletions, creations                                int
+	replicated, restarts, reads                                                                       int
+	syncFailures, fullDisks, walRecords, walRetired, walFrames, diverted, directSyncs, rolls, quiet   int
+	tornBytes                                                                                         int64
 }
 
 func (s *modelStats) fields() []*int {
 	return []*int{
-		&s.seeds, &s.steps, &s.recoveries, &s.interrupted, &s.cleanStops, &s.powerCuts, &s.kills,
+		&s.seeds, &s.steps, &s.recoveries, &s.interrupted, &s.cleanStops, &s.brokenStops, &s.lostCheckpoints, &s.powerCuts, &s.kills,
 		&s.appended, &s.refused, &s.acked, &s.truncations, &s.trims, &s.deletions, &s.creations,
 		&s.replicated, &s.restarts, &s.reads,
 		&s.syncFailures, &s.fullDisks, &s.walRecords, &s.walRetired, &s.walFrames, &s.diverted, &s.directSyncs, &s.rolls, &s.quiet,
@@ -187,7 +187,7 @@ func (s *modelStats) fields() []*int {
 }
 
 var modelStatNames = []string{
-	"seeds", "steps", "recoveries", "interrupted", "clean stops", "power cuts", "kills",
+	"seeds", "steps", "recoveries", "interrupted", "clean stops", "broken stops", "lost checkpoints", "power cuts", "kills",
 	"appended", "refused", "acked", "truncations", "trims", "deletions", "creations",
 	"replicated", "restarts", "reads",
 	"sync failures", "full disks", "redone WAL records", "WAL files retired", "WAL frames", "frames diverted", "direct syncs", "rolls", "quiet ends",

@@ -50,6 +50,8 @@ type modelChaos struct {
 	trim, flush, tick, remove, write int // pauses in steps, -1: never
 	replicate                        int // chance of 256
 	read                             int // pause
+	scrub                            int64
+	loseCheckpoint                   bool
 	toggle                           bool
 	failingSync, fullDisk            bool
 	settings                         Settings
@@ -151,7 +153,7 @@ func newWorld(seed uint64, mut mutant) *world {
 	w.chaos = modelChaos{
 		lives: 2 + w.rng.IntN(3), interruptions: w.rng.IntN(4),
 		truncate: chance(60), large: chance(60), trim: pause(400), flush: pause(400), tick: pause(200), remove: pause(1000), write: w.rng.IntN(20),
-		replicate: chance(256), read: pause(200), toggle: w.rng.IntN(4) == 0,
+		replicate: chance(256), read: pause(200), toggle: w.rng.IntN(4) == 0, loseCheckpoint: w.rng.IntN(6) == 0, scrub: 1 + w.rng.Int64N(1<<w.rng.IntN(12)),
 		failingSync: w.rng.IntN(3) == 0, fullDisk: w.rng.IntN(3) == 0,
 		settings: s, direct: 200 + w.rng.Int64N(400), walBytes: 64 * (9 + w.rng.Int64N(16)), openFiles: 1 + w.rng.IntN(6),
 	}
@@ -205,6 +207,7 @@ func (w *world) config() Config {
 	cfg.BallastBytes = 64
 	cfg.OpenFiles = w.chaos.openFiles
 	cfg.CheckpointBytes = 2000
+	cfg.ScrubBytes = w.chaos.scrub
 	cfg.CheckpointInterval = 20 * time.Second
 	cfg.OnFailure = func(err error) {
 		w.poisoned = true
@@ -280,6 +283,16 @@ func (w *world) crash() {
 	}
 	w.sim.Abandon()
 	w.dir, w.poisoned, w.stopping, w.busy = nil, false, false, 0
+	if w.chaos.loseCheckpoint && w.rng.IntN(3) == 0 {
+		// A lost or garbled checkpoint costs time, nothing else (L5).
+		name := "data/" + checkpointName
+		if w.rng.IntN(2) == 0 {
+			_ = w.fs.Remove(name)
+		} else {
+			w.fs.Flip(name, w.rng.Int64N(40), uint(w.rng.IntN(8)))
+		}
+		w.stats.lostCheckpoints++
+	}
 }
 
 // recover opens the directory, interrupted up to three times.
@@ -390,8 +403,19 @@ func (w *world) live() {
 		return
 	}
 	w.quiet()
-	if w.err == nil && w.dir != nil && !w.poisoned && w.rng.IntN(2) == 0 {
-		w.stop()
+	if w.err == nil && w.dir != nil && !w.poisoned {
+		switch w.rng.IntN(4) {
+		case 0, 1:
+			w.stop()
+		case 2:
+			// The process dies while it stops.
+			if w.chaos.failingSync && w.rng.IntN(2) == 0 {
+				w.fs.FailSync(1 + w.rng.IntN(20))
+			}
+			w.sim.Go("stop", func() { _ = w.dir.Close() })
+			w.sim.Run(w.rng.IntN(150))
+			w.stats.brokenStops++
+		}
 	}
 	if w.err == nil {
 		w.crash()

@@ -14,7 +14,11 @@ type scrubber struct {
 	partition int32
 	base      int64
 	position  int64
-	buf       []byte
+	// seg and cuts are the segment that position is a boundary of, and Log.cuts then: a segment that was cut and filled
+	// anew, or another partition's of the same name, is begun at the beginning.
+	seg  *segment
+	cuts uint64
+	buf  []byte
 	// rounds counts the times it came around.
 	rounds int64
 }
@@ -53,7 +57,7 @@ func (s *scrubber) find(logs []*Log) (*Log, *segment) {
 			continue
 		}
 		if l.topic != s.topic || l.partition != s.partition {
-			s.topic, s.partition, s.base, s.position = l.topic, l.partition, 0, 0
+			s.topic, s.partition, s.base, s.seg = l.topic, l.partition, 0, nil
 		}
 		if l.Corrupt() != nil {
 			continue
@@ -68,8 +72,9 @@ func (s *scrubber) find(logs []*Log) (*Log, *segment) {
 		}
 		l.mu.Unlock()
 		if found != nil {
-			if found.base != s.base {
-				s.base, s.position = found.base, 0
+			s.base = found.base
+			if cuts := l.cuts.Load(); found != s.seg || cuts != s.cuts {
+				s.seg, s.cuts, s.position = found, cuts, 0
 			}
 			return l, found
 		}
@@ -79,12 +84,13 @@ func (s *scrubber) find(logs []*Log) (*Log, *segment) {
 
 // skip moves behind a segment.
 func (s *scrubber) skip(l *Log, seg *segment) {
-	s.topic, s.partition, s.base, s.position = l.topic, l.partition, seg.base+1, 0
+	s.topic, s.partition, s.base, s.seg = l.topic, l.partition, seg.base+1, nil
 }
 
 // scrubSegment checks batches from the scrubber's position on, about limit bytes, and moves it. It returns the bytes
 // checked.
 func (l *Log) scrubSegment(seg *segment, s *scrubber, limit int64) (int64, error) {
+	cuts := s.cuts // from before the size was read: a truncation in between must be noticed
 	l.mu.Lock()
 	size := seg.size
 	l.mu.Unlock()
@@ -94,7 +100,6 @@ func (l *Log) scrubSegment(seg *segment, s *scrubber, limit int64) (int64, error
 	}
 	defer l.dir.files.release(h)
 	scan := batchScan{file: h.file, pos: s.position, size: size, buf: s.buf}
-	cuts := l.cuts.Load()
 	for scan.pos-s.position < limit {
 		b, err := scan.next()
 		s.buf = scan.buf
