@@ -8,6 +8,8 @@ import (
 	"github.com/millrace/millrace/log/vfs"
 )
 
+// TestAppendReadReopen: what was appended over several segments is read back the same after a clean stop, a kill and a
+// power cut: one decoder serves recovery and readers (L22).
 func TestAppendReadReopen(t *testing.T) {
 	eachMode(t, func(t *testing.T, m mode) {
 		fsys := vfs.NewMem(1)
