@@ -68,6 +68,8 @@ func TestSequenceWraps(t *testing.T) {
 	a := appendOne(t, l, 0, sequenced(7, 0, math.MaxInt32, 3))
 	require.True(t, a.Duplicate)
 	appendOne(t, l, 0, sequenced(7, 0, 2, 1))
+	appendOne(t, l, 0, sequenced(8, 0, math.MaxInt32-1, 2)) // ends at 2^31-1
+	appendOne(t, l, 0, sequenced(8, 0, 0, 1))
 	require.ErrorIs(t, appendErr(t, l, 0, sequenced(7, 0, math.MaxInt32, 1)), ErrOutOfOrderSequence)
 }
 

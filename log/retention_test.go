@@ -85,12 +85,20 @@ func TestRetentionBySize(t *testing.T) {
 
 // TestRetentionStops: never above the high watermark (L17), never from a topic whose policy is compact only.
 func TestRetentionStops(t *testing.T) {
-	c := newClockTest(t, Settings{Delete: true, RetentionAge: time.Hour, RetentionBytes: 0})
+	c := newClockTest(t, Settings{Delete: true, RetentionAge: time.Hour, RetentionBytes: -1})
 	for range 5 {
 		appendOne(t, c.log, 0, testBatch(1, 100, c.wall.UnixMilli(), noProducer))
 	}
-	c.log.SetHighWatermark(2)
+	c.log.SetHighWatermark(1)
 	c.tick(10 * time.Hour)
+	require.Equal(t, int64(1), c.log.StartOffset())
+	bySize := c.log.Settings()
+	bySize.RetentionAge, bySize.RetentionBytes = -1, 0
+	c.log.Configure(bySize)
+	c.log.SetHighWatermark(2)
+	c.tick(time.Hour)
+	require.Equal(t, int64(2), c.log.StartOffset())
+	require.ErrorIs(t, c.log.TrimPrefix(3), ErrOffsetOutOfRange)
 	require.Equal(t, int64(2), c.log.StartOffset())
 	s := c.log.Settings()
 	s.Delete, s.Compact = false, true
