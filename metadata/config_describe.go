@@ -95,7 +95,13 @@ func DescribeTopicConfigs(l BrokerLayers, topic map[string]string, names []strin
 			}
 			places = append(places, describedPlace(k, name, def, SourceDefault))
 		}
-		out = append(out, described(k, k.Name, places))
+		d := described(k, k.Name, places)
+		if ok && len(k.Synonyms) != 1 {
+			// Kafka lists the default of the broker key behind a topic key, if there is one. That of a family of
+			// units has none: it belongs to a coarser unit (log.retention.hours).
+			d.Synonyms = places[:len(places)-1]
+		}
+		out = append(out, d)
 	}
 	return out
 }

@@ -134,7 +134,7 @@ func brokerResource(im *Image, name string) (BrokerID, error) {
 	}
 	if im.Broker(BrokerID(n)) == nil {
 		return 0, &Error{
-			Kind: ErrUnknownBroker,
+			Kind: ErrInvalidRequest, // Kafka's code for it here
 			What: fmt.Sprintf("there is no broker %d", n),
 			Why:  "none registered under that id",
 			Fix:  "list the brokers to see which there are",

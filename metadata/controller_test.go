@@ -331,7 +331,7 @@ func TestAlterConfigs(t *testing.T) {
 		"no list":         {topic, false, []ConfigOp{{"retention.ms", ConfigAppend, ptr("1")}}, ErrInvalidConfig},
 		"unknown op":      {topic, false, []ConfigOp{{"retention.ms", 4, ptr("1")}}, ErrInvalidRequest},
 		"op, replacing":   {topic, true, []ConfigOp{{"cleanup.policy", ConfigAppend, ptr("delete")}}, ErrInvalidRequest},
-		"no broker":       {Resource{BrokerResource, "9"}, false, []ConfigOp{set("log.retention.ms", "1")}, ErrUnknownBroker},
+		"no broker":       {Resource{BrokerResource, "9"}, false, []ConfigOp{set("log.retention.ms", "1")}, ErrInvalidRequest},
 		"broker name":     {Resource{BrokerResource, "one"}, false, []ConfigOp{set("log.retention.ms", "1")}, ErrInvalidRequest},
 		"not dynamic":     {Resource{BrokerResource, "1"}, false, []ConfigOp{set("node.id", "2")}, ErrInvalidRequest},
 		"topic key":       {Resource{BrokerResource, ""}, false, []ConfigOp{set("retention.ms", "2")}, ErrInvalidConfig},

@@ -77,6 +77,8 @@ func single(b []byte) (Batch, error) {
 		return nil, invalid("record batch cut short")
 	case int(length) < len(b)-lengthOverhead:
 		return nil, invalid("more than one record batch for a partition")
+	case b[atMagic] > magic2: // or below zero
+		return nil, fmt.Errorf("validate record batch: %w: format version %d", ErrCorrupt, int8(b[atMagic]))
 	case b[atMagic] != magic2:
 		return nil, invalid("record batch of format version " + strconv.Itoa(int(int8(b[atMagic]))) + ", only 2 is accepted")
 	case length < HeaderBytes-lengthOverhead:

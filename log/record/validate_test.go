@@ -21,6 +21,7 @@ var steps = []struct {
 }{
 	{name: "two batches", is: ErrInvalidRecord, damage: func(b Batch) []byte { return append(clone(b), sample(CodecNone, 1, 1)...) }},
 	{name: "magic", is: ErrInvalidRecord, damage: func(b Batch) []byte { b[atMagic] = 1; return b }},
+	{name: "magic of the future", is: ErrCorrupt, damage: func(b Batch) []byte { b[atMagic] = 3; return b }},
 	{name: "base offset", is: ErrInvalidRecord, damage: func(b Batch) []byte { b.SetBaseOffset(1); return b }},
 	{name: "size", is: ErrTooLarge, rules: func(r *Rules) { r.MaxBytes = 100 }},
 	{name: "checksum", is: ErrCorrupt, damage: func(b Batch) []byte { b[len(b)-1] ^= 1; return b }},

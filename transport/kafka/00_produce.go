@@ -127,11 +127,14 @@ func (p *produceCall) append(i int, now time.Time) {
 	rules := produceRules(settings, p.req.Version, now)
 	batch, err := record.Validate(asked.records, rules)
 	if err != nil {
-		p.fail(i, err)
+		p.refuse(i, err, part)
 		return
 	}
 	if batch.IsTransactional() {
-		p.fail(i, errTransactions)
+		if err = errTransactions; !p.body.transactional {
+			err = errNoTransactionalID
+		}
+		p.fail(i, err)
 		return
 	}
 	if rules.LogAppendTime {
@@ -186,6 +189,20 @@ func produceRules(s *metadata.TopicSettings, version int16, now time.Time) recor
 // fail is the outcome of a partition that was not handed to replication.
 func (p *produceCall) fail(i int, err error) {
 	r := replication.AppendResult{BaseOffset: -1, LogStartOffset: -1, LeaderID: metadata.NoBroker, LeaderEpoch: -1, Err: err}
+	p.Appended(i, r)
+}
+
+// refuse is the outcome of a partition whose batch is not accepted. As Kafka
+// does, it tells where the log begins when the batch was whole and what it says
+// was wrong, and does not when there was no batch to look into.
+func (p *produceCall) refuse(i int, err error, part *replication.Partition) {
+	r := replication.AppendResult{BaseOffset: -1, LogStartOffset: -1, LeaderID: metadata.NoBroker, LeaderEpoch: -1, Err: err}
+	var invalid *record.InvalidError
+	if errors.As(err, &invalid) {
+		if _, rest, shape := record.Next(p.body.partitions[i].records); shape == nil && len(rest) == 0 {
+			r.LogStartOffset = part.StartOffset()
+		}
+	}
 	p.Appended(i, r)
 }
 
@@ -254,7 +271,10 @@ func (p *produceCall) partition(i int) kmsg.ProduceResponseTopicPartition {
 		rp.ErrorCode = p.code(err)
 		rp.ErrorMessage = errorMessage(err)
 		var invalid *record.InvalidError
-		if p.req.Version >= 8 && errors.As(err, &invalid) {
+		if errors.As(err, &invalid) {
+			rp.LogStartOffset = out.result.LogStartOffset
+		}
+		if p.req.Version >= 8 && invalid != nil {
 			rp.ErrorMessage = message(invalid.Message)
 			for _, r := range invalid.Records {
 				er := kmsg.NewProduceResponseTopicPartitionErrorRecord()

@@ -114,6 +114,9 @@ func (m *metadataAnswer) named(name string) {
 func (m *metadataAnswer) error(name *string, id kafkaUUID, code int16) {
 	rt := kmsg.NewMetadataResponseTopic()
 	rt.Topic, rt.TopicID, rt.ErrorCode = name, id, m.c.error(code)
+	if name != nil && m.req.IncludeTopicAuthorizedOperations && m.req.Version >= 8 {
+		rt.AuthorizedOperations = topicOperations
+	}
 	if name == nil && m.req.Version < 12 {
 		rt.Topic = new(string) // not nullable yet
 	}

@@ -15,116 +15,118 @@ import (
 
 // Error codes of the protocol, as far as this broker sends them.
 const (
-	codeUnknownServerError           int16 = -1
-	codeNone                         int16 = 0
-	codeOffsetOutOfRange             int16 = 1
-	codeCorruptMessage               int16 = 2
-	codeUnknownTopicOrPartition      int16 = 3
-	codeLeaderNotAvailable           int16 = 5
-	codeNotLeaderOrFollower          int16 = 6
-	codeRequestTimedOut              int16 = 7
-	codeReplicaNotAvailable          int16 = 9
-	codeMessageTooLarge              int16 = 10
-	codeCoordinatorNotAvailable      int16 = 15
-	codeInvalidTopic                 int16 = 17
-	codeNotEnoughReplicas            int16 = 19
-	codeNotEnoughReplicasAfterAppend int16 = 20
-	codeInvalidRequiredAcks          int16 = 21
-	codeTopicAuthorizationFailed     int16 = 29
-	codeInvalidTimestamp             int16 = 32
-	codeUnsupportedVersion           int16 = 35
-	codeTopicAlreadyExists           int16 = 36
-	codeInvalidPartitions            int16 = 37
-	codeInvalidReplicationFactor     int16 = 38
-	codeInvalidReplicaAssignment     int16 = 39
-	codeInvalidConfig                int16 = 40
-	codeNotController                int16 = 41
-	codeInvalidRequest               int16 = 42
-	codePolicyViolation              int16 = 44
-	codeOutOfOrderSequence           int16 = 45
-	codeInvalidProducerEpoch         int16 = 47
-	codeInvalidTxnState              int16 = 48
-	codeInvalidTransactionTimeout    int16 = 50
-	codeStorageError                 int16 = 56
-	codeFetchSessionIDNotFound       int16 = 70
-	codeInvalidFetchSessionEpoch     int16 = 71
-	codeListenerNotFound             int16 = 72
-	codeTopicDeletionDisabled        int16 = 73
-	codeFencedLeaderEpoch            int16 = 74
-	codeUnknownLeaderEpoch           int16 = 75
-	codeUnsupportedCompressionType   int16 = 76
-	codeStaleBrokerEpoch             int16 = 77
-	codeOffsetNotAvailable           int16 = 78
-	codeInvalidRecord                int16 = 87
-	codeDuplicateResource            int16 = 92
-	codeInvalidUpdateVersion         int16 = 95
-	codeUnknownTopicID               int16 = 100
-	codeDuplicateBrokerRegistration  int16 = 101
-	codeBrokerIDNotRegistered        int16 = 102
-	codeInconsistentTopicID          int16 = 103
-	codeInconsistentClusterID        int16 = 104
-	codeFetchSessionTopicIDError     int16 = 106
-	codeIneligibleReplica            int16 = 107
-	codeMismatchedEndpointType       int16 = 114
-	codeUnsupportedEndpointType      int16 = 115
-	codeRebootstrapRequired          int16 = 129
+	codeUnknownServerError                 int16 = -1
+	codeNone                               int16 = 0
+	codeOffsetOutOfRange                   int16 = 1
+	codeCorruptMessage                     int16 = 2
+	codeUnknownTopicOrPartition            int16 = 3
+	codeLeaderNotAvailable                 int16 = 5
+	codeNotLeaderOrFollower                int16 = 6
+	codeRequestTimedOut                    int16 = 7
+	codeReplicaNotAvailable                int16 = 9
+	codeMessageTooLarge                    int16 = 10
+	codeCoordinatorNotAvailable            int16 = 15
+	codeInvalidTopic                       int16 = 17
+	codeNotEnoughReplicas                  int16 = 19
+	codeNotEnoughReplicasAfterAppend       int16 = 20
+	codeInvalidRequiredAcks                int16 = 21
+	codeTopicAuthorizationFailed           int16 = 29
+	codeInvalidTimestamp                   int16 = 32
+	codeUnsupportedVersion                 int16 = 35
+	codeTopicAlreadyExists                 int16 = 36
+	codeInvalidPartitions                  int16 = 37
+	codeInvalidReplicationFactor           int16 = 38
+	codeInvalidReplicaAssignment           int16 = 39
+	codeInvalidConfig                      int16 = 40
+	codeNotController                      int16 = 41
+	codeInvalidRequest                     int16 = 42
+	codePolicyViolation                    int16 = 44
+	codeOutOfOrderSequence                 int16 = 45
+	codeInvalidProducerEpoch               int16 = 47
+	codeInvalidTxnState                    int16 = 48
+	codeTransactionalIDAuthorizationFailed int16 = 53
+	codeInvalidTransactionTimeout          int16 = 50
+	codeStorageError                       int16 = 56
+	codeFetchSessionIDNotFound             int16 = 70
+	codeInvalidFetchSessionEpoch           int16 = 71
+	codeListenerNotFound                   int16 = 72
+	codeTopicDeletionDisabled              int16 = 73
+	codeFencedLeaderEpoch                  int16 = 74
+	codeUnknownLeaderEpoch                 int16 = 75
+	codeUnsupportedCompressionType         int16 = 76
+	codeStaleBrokerEpoch                   int16 = 77
+	codeOffsetNotAvailable                 int16 = 78
+	codeInvalidRecord                      int16 = 87
+	codeDuplicateResource                  int16 = 92
+	codeInvalidUpdateVersion               int16 = 95
+	codeUnknownTopicID                     int16 = 100
+	codeDuplicateBrokerRegistration        int16 = 101
+	codeBrokerIDNotRegistered              int16 = 102
+	codeInconsistentTopicID                int16 = 103
+	codeInconsistentClusterID              int16 = 104
+	codeFetchSessionTopicIDError           int16 = 106
+	codeIneligibleReplica                  int16 = 107
+	codeMismatchedEndpointType             int16 = 114
+	codeUnsupportedEndpointType            int16 = 115
+	codeRebootstrapRequired                int16 = 129
 )
 
 // codeNames are Kafka's names, for metrics and logs.
 var codeNames = map[int16]string{
-	codeUnknownServerError:           "UNKNOWN_SERVER_ERROR",
-	codeNone:                         "NONE",
-	codeOffsetOutOfRange:             "OFFSET_OUT_OF_RANGE",
-	codeCorruptMessage:               "CORRUPT_MESSAGE",
-	codeUnknownTopicOrPartition:      "UNKNOWN_TOPIC_OR_PARTITION",
-	codeLeaderNotAvailable:           "LEADER_NOT_AVAILABLE",
-	codeNotLeaderOrFollower:          "NOT_LEADER_OR_FOLLOWER",
-	codeRequestTimedOut:              "REQUEST_TIMED_OUT",
-	codeReplicaNotAvailable:          "REPLICA_NOT_AVAILABLE",
-	codeMessageTooLarge:              "MESSAGE_TOO_LARGE",
-	codeCoordinatorNotAvailable:      "COORDINATOR_NOT_AVAILABLE",
-	codeInvalidTopic:                 "INVALID_TOPIC_EXCEPTION",
-	codeNotEnoughReplicas:            "NOT_ENOUGH_REPLICAS",
-	codeNotEnoughReplicasAfterAppend: "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
-	codeInvalidRequiredAcks:          "INVALID_REQUIRED_ACKS",
-	codeTopicAuthorizationFailed:     "TOPIC_AUTHORIZATION_FAILED",
-	codeInvalidTimestamp:             "INVALID_TIMESTAMP",
-	codeUnsupportedVersion:           "UNSUPPORTED_VERSION",
-	codeTopicAlreadyExists:           "TOPIC_ALREADY_EXISTS",
-	codeInvalidPartitions:            "INVALID_PARTITIONS",
-	codeInvalidReplicationFactor:     "INVALID_REPLICATION_FACTOR",
-	codeInvalidReplicaAssignment:     "INVALID_REPLICA_ASSIGNMENT",
-	codeInvalidConfig:                "INVALID_CONFIG",
-	codeNotController:                "NOT_CONTROLLER",
-	codeInvalidRequest:               "INVALID_REQUEST",
-	codePolicyViolation:              "POLICY_VIOLATION",
-	codeOutOfOrderSequence:           "OUT_OF_ORDER_SEQUENCE_NUMBER",
-	codeInvalidProducerEpoch:         "INVALID_PRODUCER_EPOCH",
-	codeInvalidTxnState:              "INVALID_TXN_STATE",
-	codeInvalidTransactionTimeout:    "INVALID_TRANSACTION_TIMEOUT",
-	codeStorageError:                 "KAFKA_STORAGE_ERROR",
-	codeFetchSessionIDNotFound:       "FETCH_SESSION_ID_NOT_FOUND",
-	codeInvalidFetchSessionEpoch:     "INVALID_FETCH_SESSION_EPOCH",
-	codeListenerNotFound:             "LISTENER_NOT_FOUND",
-	codeTopicDeletionDisabled:        "TOPIC_DELETION_DISABLED",
-	codeFencedLeaderEpoch:            "FENCED_LEADER_EPOCH",
-	codeUnknownLeaderEpoch:           "UNKNOWN_LEADER_EPOCH",
-	codeUnsupportedCompressionType:   "UNSUPPORTED_COMPRESSION_TYPE",
-	codeStaleBrokerEpoch:             "STALE_BROKER_EPOCH",
-	codeOffsetNotAvailable:           "OFFSET_NOT_AVAILABLE",
-	codeInvalidRecord:                "INVALID_RECORD",
-	codeDuplicateResource:            "DUPLICATE_RESOURCE",
-	codeInvalidUpdateVersion:         "INVALID_UPDATE_VERSION",
-	codeUnknownTopicID:               "UNKNOWN_TOPIC_ID",
-	codeDuplicateBrokerRegistration:  "DUPLICATE_BROKER_REGISTRATION",
-	codeBrokerIDNotRegistered:        "BROKER_ID_NOT_REGISTERED",
-	codeInconsistentTopicID:          "INCONSISTENT_TOPIC_ID",
-	codeInconsistentClusterID:        "INCONSISTENT_CLUSTER_ID",
-	codeFetchSessionTopicIDError:     "FETCH_SESSION_TOPIC_ID_ERROR",
-	codeIneligibleReplica:            "INELIGIBLE_REPLICA",
-	codeMismatchedEndpointType:       "MISMATCHED_ENDPOINT_TYPE",
-	codeUnsupportedEndpointType:      "UNSUPPORTED_ENDPOINT_TYPE",
-	codeRebootstrapRequired:          "REBOOTSTRAP_REQUIRED",
+	codeUnknownServerError:                 "UNKNOWN_SERVER_ERROR",
+	codeNone:                               "NONE",
+	codeOffsetOutOfRange:                   "OFFSET_OUT_OF_RANGE",
+	codeCorruptMessage:                     "CORRUPT_MESSAGE",
+	codeUnknownTopicOrPartition:            "UNKNOWN_TOPIC_OR_PARTITION",
+	codeLeaderNotAvailable:                 "LEADER_NOT_AVAILABLE",
+	codeNotLeaderOrFollower:                "NOT_LEADER_OR_FOLLOWER",
+	codeRequestTimedOut:                    "REQUEST_TIMED_OUT",
+	codeReplicaNotAvailable:                "REPLICA_NOT_AVAILABLE",
+	codeMessageTooLarge:                    "MESSAGE_TOO_LARGE",
+	codeCoordinatorNotAvailable:            "COORDINATOR_NOT_AVAILABLE",
+	codeInvalidTopic:                       "INVALID_TOPIC_EXCEPTION",
+	codeNotEnoughReplicas:                  "NOT_ENOUGH_REPLICAS",
+	codeNotEnoughReplicasAfterAppend:       "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+	codeInvalidRequiredAcks:                "INVALID_REQUIRED_ACKS",
+	codeTopicAuthorizationFailed:           "TOPIC_AUTHORIZATION_FAILED",
+	codeInvalidTimestamp:                   "INVALID_TIMESTAMP",
+	codeUnsupportedVersion:                 "UNSUPPORTED_VERSION",
+	codeTopicAlreadyExists:                 "TOPIC_ALREADY_EXISTS",
+	codeInvalidPartitions:                  "INVALID_PARTITIONS",
+	codeInvalidReplicationFactor:           "INVALID_REPLICATION_FACTOR",
+	codeInvalidReplicaAssignment:           "INVALID_REPLICA_ASSIGNMENT",
+	codeInvalidConfig:                      "INVALID_CONFIG",
+	codeNotController:                      "NOT_CONTROLLER",
+	codeInvalidRequest:                     "INVALID_REQUEST",
+	codePolicyViolation:                    "POLICY_VIOLATION",
+	codeOutOfOrderSequence:                 "OUT_OF_ORDER_SEQUENCE_NUMBER",
+	codeInvalidProducerEpoch:               "INVALID_PRODUCER_EPOCH",
+	codeInvalidTxnState:                    "INVALID_TXN_STATE",
+	codeTransactionalIDAuthorizationFailed: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+	codeInvalidTransactionTimeout:          "INVALID_TRANSACTION_TIMEOUT",
+	codeStorageError:                       "KAFKA_STORAGE_ERROR",
+	codeFetchSessionIDNotFound:             "FETCH_SESSION_ID_NOT_FOUND",
+	codeInvalidFetchSessionEpoch:           "INVALID_FETCH_SESSION_EPOCH",
+	codeListenerNotFound:                   "LISTENER_NOT_FOUND",
+	codeTopicDeletionDisabled:              "TOPIC_DELETION_DISABLED",
+	codeFencedLeaderEpoch:                  "FENCED_LEADER_EPOCH",
+	codeUnknownLeaderEpoch:                 "UNKNOWN_LEADER_EPOCH",
+	codeUnsupportedCompressionType:         "UNSUPPORTED_COMPRESSION_TYPE",
+	codeStaleBrokerEpoch:                   "STALE_BROKER_EPOCH",
+	codeOffsetNotAvailable:                 "OFFSET_NOT_AVAILABLE",
+	codeInvalidRecord:                      "INVALID_RECORD",
+	codeDuplicateResource:                  "DUPLICATE_RESOURCE",
+	codeInvalidUpdateVersion:               "INVALID_UPDATE_VERSION",
+	codeUnknownTopicID:                     "UNKNOWN_TOPIC_ID",
+	codeDuplicateBrokerRegistration:        "DUPLICATE_BROKER_REGISTRATION",
+	codeBrokerIDNotRegistered:              "BROKER_ID_NOT_REGISTERED",
+	codeInconsistentTopicID:                "INCONSISTENT_TOPIC_ID",
+	codeInconsistentClusterID:              "INCONSISTENT_CLUSTER_ID",
+	codeFetchSessionTopicIDError:           "FETCH_SESSION_TOPIC_ID_ERROR",
+	codeIneligibleReplica:                  "INELIGIBLE_REPLICA",
+	codeMismatchedEndpointType:             "MISMATCHED_ENDPOINT_TYPE",
+	codeUnsupportedEndpointType:            "UNSUPPORTED_ENDPOINT_TYPE",
+	codeRebootstrapRequired:                "REBOOTSTRAP_REQUIRED",
 }
 
 // errorCode is one line of the table: an error that matches err goes to the
@@ -217,12 +219,14 @@ var errorTable = []errorCode{
 
 	// this package.
 	{errTransactions, codeInvalidTxnState},
+	{errNoTransactionalID, codeTransactionalIDAuthorizationFailed}, // nobody may write under no id, says Kafka
 	{errDuplicatePartition, codeInvalidRequest},
 }
 
 // Errors that are found here rather than below.
 var (
 	errTransactions       = errors.New("transactions are not available on this cluster yet")
+	errNoTransactionalID  = errors.New("a transactional batch in a request without a transactional id")
 	errDuplicatePartition = errors.New("partition named more than once in one request")
 )
 

@@ -71,17 +71,19 @@ func (f *fetchCall) readAll() (bytes int, told bool) {
 func (f *fetchCall) readOne(t *fetchTarget, p *fetchPartition, maxBytes int, minOne bool) (n int, tells bool) {
 	part, err := f.find(t)
 	if err != nil {
+		// Kafka's answer about what it does not know has an empty list here, not null.
+		p.abortedNull = p.abortedNull && errors.Is(err, replication.ErrNotLeader)
 		f.failed(t, p, err)
 		return 0, true
 	}
 	r := f.readRequest(t, max(min(maxBytes, int(t.maxBytes)), 0))
 	r.MinOne = minOne
 	res := part.Read(r)
-	p.highWatermark, p.lastStableOffset, p.logStartOffset = res.HighWatermark, res.LastStableOffset, res.LogStartOffset
-	if res.Err != nil {
+	if res.Err != nil { // all offsets stay -1, out of range included
 		f.failed(t, p, res.Err)
 		return 0, true
 	}
+	p.highWatermark, p.lastStableOffset, p.logStartOffset = res.HighWatermark, res.LastStableOffset, res.LogStartOffset
 	if res.DivergingEpoch >= 0 {
 		p.divergingEpoch, p.divergingOffset = res.DivergingEpoch, res.DivergingEnd
 		return 0, true

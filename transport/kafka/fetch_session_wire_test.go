@@ -234,5 +234,5 @@ func TestSessionTellsMarks(t *testing.T) {
 	resp = small(3) // 0 has records, and 1 another start, where its reader is not any more
 	require.Equal(t, []int32{0, 1}, answered(resp))
 	require.EqualValues(t, 1, resp.Topics[0].Partitions[1].ErrorCode)
-	require.EqualValues(t, 1, resp.Topics[0].Partitions[1].LogStartOffset)
+	require.EqualValues(t, -1, resp.Topics[0].Partitions[1].LogStartOffset)
 }

@@ -85,10 +85,9 @@ func TestFetchErrors(t *testing.T) {
 			require.Equal(t, test.code, p.ErrorCode)
 			require.NotNil(t, p.RecordBatches)
 			require.Empty(t, p.RecordBatches)
-			if test.code == 1 {
-				require.EqualValues(t, 4, p.HighWatermark)
-				require.Zero(t, p.LogStartOffset)
-			}
+			require.EqualValues(t, -1, p.HighWatermark, "no offsets beside an error")
+			require.EqualValues(t, -1, p.LastStableOffset)
+			require.EqualValues(t, -1, p.LogStartOffset)
 		})
 	}
 	// The epoch is not looked at before v9, and the right one is good.

@@ -90,7 +90,7 @@ func TestProduceErrors(t *testing.T) {
 		{"checksum", 9, produced{topic, 0, flipped}, 2, 0},
 		{"control", 9, produced{topic, 0, control}, 87, 0},
 		{"base offset", 9, produced{topic, 0, offset}, 87, 0},
-		{"transactional", 9, produced{topic, 0, transactional}, 48, 0},
+		{"transactional without an id", 9, produced{topic, 0, transactional}, 53, 0},
 		{"too large", 9, produced{small, 0, batch(200)}, 10, 0},
 		{"zstd too early", 6, produced{topic, 0, zstd.Build()}, 76, 0},
 		{"no key on compacted", 9, produced{compacted, 0, batch(2)}, 87, 2},
