@@ -63,9 +63,9 @@ dev *args:
 dump +files:
     go run ./cmd/millrace log dump {{files}}
 
-# kcat suite against a fresh broker, with the list of checks that may fail
-kcat:
-    .ci/suites kcat
+# public client suites against fresh brokers, with the lists of checks that may fail: just suites kcat
+suites *names="kcat python kafkajs":
+    .ci/suites {{names}}
 
 # Apache Kafka beside us, rounds interleaved: just peer-bench --quick; see integration/peer/RESULTS.md
 peer-bench *args:
