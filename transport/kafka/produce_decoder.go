@@ -130,6 +130,7 @@ type produceTopic struct {
 // any shape costs two slices which are used again for the next one; names and
 // records alias the body, which must stay alive and unchanged as long.
 type produceBody struct {
+	transactional bool // a transactional id was given, "" included
 	acks          int16
 	timeoutMillis int32
 	topics        []produceTopic
@@ -149,7 +150,7 @@ func (p *produceBody) decode(version int16, body []byte) error {
 	p.topics, p.partitions = p.topics[:0], p.partitions[:0]
 	flexible := version >= 9
 	r := wireReader{src: body}
-	r.string(flexible) // the transactional id: batches say themselves whether they are transactional
+	_, p.transactional = r.string(flexible)
 	p.acks = r.int16()
 	p.timeoutMillis = r.int32()
 
