@@ -400,6 +400,8 @@ func (l *Log) write(seg *segment, bufs [][]byte, position int64) error {
 // durable before anything else happens to the partition (W2). Else a power cut could bring the refused batch back, or
 // leave it standing behind a shorter new one. Only then the refusal is definite (I17).
 func (l *Log) cutBack(seg *segment, size, bytes int64, cause error) error {
+	l.cuttingBack.Store(true)
+	defer l.cuttingBack.Store(false)
 	err := seg.pinned.file.Truncate(size)
 	if err == nil && !l.dir.cfg.mutants.has(mutantCutBackUnsynced) {
 		err = l.sync(seg.pinned.file)

@@ -72,6 +72,15 @@ func (l *Log) syncSegments() error {
 		}
 	}
 
+	// Of two syncs of one file only one is told of a failure, and the pages are clean for the other. The writer, which
+	// undoes a failed write, is the only one who syncs beside this: its outcome must be known before this one counts.
+	if l.cuttingBack.Load() {
+		l.waitWriter()
+	}
+	if err := l.usable(); err != nil {
+		return err // no further answer (W17)
+	}
+
 	var unpin []*handle
 	l.mu.Lock()
 	if l.dir.cfg.mutants.has(mutantLateEnd) {
@@ -97,6 +106,12 @@ func (l *Log) syncSegments() error {
 	}
 	l.dir.commit.flushed(l, logID, end)
 	return nil
+}
+
+// waitWriter waits until the writer has let go. Caller holds syncing at most.
+func (l *Log) waitWriter() {
+	l.w.Lock()
+	defer l.w.Unlock()
 }
 
 // advance makes everything durable, syncs the derived files, and moves the recovery point to where the end was (W19).

@@ -60,6 +60,9 @@ type Log struct {
 	// over its file operations, tells by it whether what it met was there to stay.
 	cuts atomic.Uint64
 
+	// cuttingBack says that the writer is undoing a failed write: it syncs a segment without holding syncing.
+	cuttingBack atomic.Bool
+
 	// offline is set when a reader finds bytes that should not be there (L9).
 	corrupt atomic.Pointer[error]
 

@@ -24,6 +24,7 @@ func TestModelRot(t *testing.T) {
 		w := newWorld(seed, 0)
 		w.wal, w.rotten = true, true
 		w.chaos.interruptions, w.chaos.failingSync, w.chaos.fullDisk = 0, false, false
+		w.chaos.loseCheckpoint = false
 		w.chaos.flush, w.chaos.tick = -1, -1 // else the segments hold nearly everything
 		w.recover()
 		w.check()
