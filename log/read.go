@@ -56,16 +56,6 @@ func (s Slice) File() (vfs.File, int64) {
 	return s.handle.file, s.position
 }
 
-// FileRange returns the descriptor of the segment's file and the position of the slice in it, for sending without a copy.
-// Valid until Release; not ok when the file has no descriptor, or reads must be seen by whoever stands before it.
-func (s Slice) FileRange() (fd uintptr, position int64, ok bool) {
-	if s.handle == nil {
-		return 0, 0, false
-	}
-	fd, ok = s.handle.file.Fd()
-	return fd, s.position, ok
-}
-
 // Release ends the use of the slice and all its copies; it must be called exactly once for a slice that is not empty.
 func (s Slice) Release() {
 	if s.handle != nil {

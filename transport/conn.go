@@ -45,7 +45,6 @@ type Conn struct {
 	// Of the goroutine that flushes.
 	gather      net.Buffers // encoded bytes to be written by the next call
 	writing     net.Buffers // what is left of them during the call
-	pair        [2][]byte   // writing's array when it is a chunk and what follows it
 	writeBefore time.Time   // the write deadline as set
 
 	mu struct {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -56,15 +54,9 @@ func TestSplicedBytes(t *testing.T) {
 			if client != nil {
 				c.Conn = client(c.Conn)
 			}
-			file, err := os.Create(filepath.Join(t.TempDir(), "segment"))
-			require.NoError(t, err)
-			defer file.Close()
 			rapid.Check(t, func(rt *rapid.T) {
 				next = fetchResponse(rt)
 				body := next.AppendTo(nil)
-				inFile := int64(rapid.IntRange(0, 9000).Draw(rt, "position in the file"))
-				_, err := file.WriteAt(body, inFile)
-				require.NoError(rt, err)
 				released.Store(0)
 				done.Store(0)
 				spliced = &Spliced{Flexible: next.IsFlexible(), Released: func() { done.Add(1) }}
@@ -78,11 +70,7 @@ func TestSplicedBytes(t *testing.T) {
 					}
 					p := Piece{Header: cut("header")}
 					if rapid.Bool().Draw(rt, "body?") {
-						at := inFile + int64(len(body)-len(rest))
 						p.Body = memorySource{b: cut("body"), released: &released}
-						if rapid.Bool().Draw(rt, "in a file?") {
-							p.Body = fileSource{p.Body.(memorySource), file, at}
-						}
 						sources++
 					}
 					spliced.Pieces = append(spliced.Pieces, p)
@@ -111,42 +99,6 @@ func TestSplicedBytes(t *testing.T) {
 	}, func(c net.Conn) net.Conn {
 		return tls.Client(c, &tls.Config{RootCAs: certs.pool, ServerName: "127.0.0.1"})
 	})
-}
-
-// fileSource is a memorySource whose bytes stand in a file too.
-type fileSource struct {
-	memorySource
-	file     *os.File
-	position int64
-}
-
-func (s fileSource) FileRange() (uintptr, int64, bool) { return s.file.Fd(), s.position, true }
-
-// TestMappedFileCutShort: a file that ends before what was promised costs the connection, as any source that does not deliver, and not the
-// process: the mapping is touched by the kernel alone.
-func TestMappedFileCutShort(t *testing.T) {
-	if !canMap {
-		t.Skip("files are copied here")
-	}
-	const promised, there = 1 << 20, 300<<10 + 5
-	file, err := os.Create(filepath.Join(t.TempDir(), "segment"))
-	require.NoError(t, err)
-	defer file.Close()
-	require.NoError(t, file.Truncate(there))
-	var released atomic.Int64
-	s := startServer(t, handlerFunc(func(r *Request) {
-		body := memorySource{make([]byte, promised), &released}
-		r.Reply(Splice(&Spliced{Pieces: []Piece{{Header: []byte("head"), Body: fileSource{body, file, 0}}}}))
-	}), overTCP)
-	for range 2 { // the server goes on
-		c := s.dial()
-		c.send(metadataFrame(1, "x"))
-		got, err := io.ReadAll(c)
-		require.NoError(t, err)
-		require.Less(t, len(got), promised)
-		require.GreaterOrEqual(t, len(got), there-len("head")&^4095-4096, "what could be read was sent")
-	}
-	require.EqualValues(t, 2, released.Load())
 }
 
 // TestWritesPerMiB guards the unit of system calls: a spliced MiB, its header and its neighbour are four writes.

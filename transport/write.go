@@ -130,8 +130,8 @@ func (c *Conn) armWrite() {
 }
 
 // writeSpliced sends the spliced response of r: what has been gathered, the headers, and the sources' bytes, copied into a chunk at their
-// final place and written when the chunk is full. Many small pieces are thus one write, large ones are sent from where they lie
-// (FileSource), and no response, however large, takes more memory than a chunk.
+// final place and written when the chunk is full. Most responses of a few hundred KiB are thus one write, and no response, however
+// large, takes more memory than a chunk.
 func (c *Conn) writeSpliced(r *Request) error {
 	s := r.slot.spliced
 	size := s.Len()
@@ -165,13 +165,7 @@ func (c *Conn) writeSpliced(r *Request) error {
 		}
 		gathered = 0
 	}
-	copied := total
-	for i := range s.Pieces {
-		if _, _, ok := c.mappable(&s.Pieces[i]); ok {
-			copied -= s.Pieces[i].Body.Len()
-		}
-	}
-	chunk := c.server.chunks.get(gathered + copied)
+	chunk := c.server.chunks.get(gathered + total)
 	defer c.server.chunks.put(chunk)
 	for _, p := range c.gather {
 		chunk.b = append(chunk.b, p...)
@@ -189,7 +183,7 @@ func (c *Conn) writeSpliced(r *Request) error {
 	return c.writeBytes(chunk.b)
 }
 
-// writePiece copies a piece into the chunk, which is written whenever it is full, or sends it from its file.
+// writePiece copies a piece into the chunk, which is written whenever it is full.
 func (c *Conn) writePiece(chunk *buffer, p *Piece) error {
 	room := func() ([]byte, error) {
 		n := len(chunk.b)
@@ -213,14 +207,7 @@ func (c *Conn) writePiece(chunk *buffer, p *Piece) error {
 	if p.Body == nil {
 		return nil
 	}
-	off, size := 0, p.Body.Len()
-	if fd, position, ok := c.mappable(p); ok {
-		var err error
-		if off, err = c.writeMapped(chunk, fd, position, size); err != nil {
-			return err
-		}
-	}
-	for off < size {
+	for off, size := 0, p.Body.Len(); off < size; {
 		free, err := room()
 		if err != nil {
 			return err

@@ -350,8 +350,8 @@ func (f *faultyFile) DropCache() error {
 	return f.file.DropCache()
 }
 
-// Fd implements File. There is none: what goes past ReadAt would not meet the faults.
-func (f *faultyFile) Fd() (uintptr, bool) { return 0, false }
+// Fd implements File.
+func (f *faultyFile) Fd() (uintptr, bool) { return f.file.Fd() }
 
 // Close implements File.
 func (f *faultyFile) Close() error {
