@@ -41,7 +41,7 @@ func (f *Frame) Release() {
 // frameClasses are the sizes of pooled frames. Those that hold whole batches have some room for the headers around a batch of a round
 // size: producers fill 16 KiB or 1 MiB and add a topic name. The largest are for clients that send a batch of 1 MB for each of a dozen
 // partitions in one request; two of 12 MB may be lent of the default budget.
-var frameClasses = [...]int{1 << 10, 4 << 10, 18 << 10, 72 << 10, 264 << 10, 1032 << 10, 4104 << 10, 8208 << 10, 12280 << 10, 16416 << 10}
+var frameClasses = [...]int{1 << 10, 4 << 10, 18 << 10, 72 << 10, 264 << 10, 1032 << 10, 4104 << 10, 12280 << 10, 16416 << 10}
 
 // firstStepClass is the class a frame starts with that doesn't fit the connection's read buffer.
 const firstStepClass = 2
