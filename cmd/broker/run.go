@@ -49,6 +49,7 @@ func (b *Broker) run(ctx context.Context) (err error) {
 	var started []step
 	defer func() {
 		b.enter("stopping")
+		b.tellManager("STOPPING=1")
 		stopErr := b.stop(started, err != nil)
 		if err != nil && stopErr != nil {
 			// What fails in a stop after a failure mostly repeats it; the first reason is the one to show.
@@ -73,6 +74,7 @@ func (b *Broker) run(ctx context.Context) (err error) {
 	if ctx.Err() == nil {
 		b.enter("")
 		close(b.ready)
+		b.tellManager("READY=1", "STATUS=serving "+b.Advertised())
 		b.logger.Info("broker serves", "node", b.nodeID, "cluster", b.ClusterID(), "advertised", b.Advertised(), "took", time.Since(began).Round(time.Millisecond).String())
 		select {
 		case <-ctx.Done():

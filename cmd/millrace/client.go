@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -25,61 +26,82 @@ var clientProperties = map[string][]string{
 	"security.protocol":  {"PLAINTEXT"},
 }
 
-// clientOptions merges a properties file and -X flags; the flags win.
-func clientOptions(file string, flags []string) (map[string]string, error) {
+// clientOptions merges a profile's properties, a properties file and -X flags; the later win.
+func clientOptions(profile map[string]string, file string, flags []string) (map[string]string, error) {
 	options := map[string]string{}
+	maps.Copy(options, profile)
 	if file != "" {
-		b, err := os.ReadFile(file)
+		values, err := readClientProperties(file, "--command-config FILE")
 		if err != nil {
-			f := usageError("cannot read the client properties "+file, "--command-config FILE")
-			f.why, f.cause = err.Error(), err
-			return nil, f
+			return nil, err
 		}
-		loader := properties.Loader{Encoding: properties.UTF8, DisableExpansion: true}
-		p, err := loader.LoadBytes(b)
-		if err != nil {
-			f := usageError("cannot read the client properties "+file, "one KEY=VALUE a line")
-			f.why, f.cause = err.Error(), err
-			return nil, f
-		}
-		for k, v := range p.Map() {
-			options[k] = v
-		}
+		maps.Copy(options, values)
 	}
-	for _, x := range flags {
+	values, err := propertyFlags("-X", flags)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(options, values)
+	return options, checkClientProperties(options)
+}
+
+// readClientProperties reads a file of client properties. ${…} stays as it is, as in Kafka.
+func readClientProperties(file, fix string) (map[string]string, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		f := usageError("cannot read the client properties "+file, fix)
+		f.why, f.cause = err.Error(), err
+		return nil, f
+	}
+	loader := properties.Loader{Encoding: properties.UTF8, DisableExpansion: true}
+	p, err := loader.LoadBytes(b)
+	if err != nil {
+		f := usageError("cannot read the client properties "+file, "one KEY=VALUE a line")
+		f.why, f.cause = err.Error(), err
+		return nil, f
+	}
+	return p.Map(), nil
+}
+
+// propertyFlags reads repeated KEY=VALUE flags.
+func propertyFlags(flag string, pairs []string) (map[string]string, error) {
+	values := map[string]string{}
+	for _, x := range pairs {
 		k, v, ok := strings.Cut(x, "=")
 		if !ok || k == "" {
-			f := usageError(fmt.Sprintf("-X %s is not KEY=VALUE", x), "-X client.id=me")
+			f := usageError(fmt.Sprintf("%s %s is not KEY=VALUE", flag, x), flag+" client.id=me")
 			f.why = "a client property needs a value"
 			return nil, f
 		}
-		options[k] = v
+		values[k] = v
 	}
-	for k, v := range options {
+	return values, nil
+}
+
+// checkClientProperties refuses properties that nobody knows, and those that would be unsafe to ignore.
+func checkClientProperties(options map[string]string) error {
+	for _, k := range slices.Sorted(maps.Keys(options)) {
+		v := options[k]
 		values, known := clientProperties[k]
 		if !known {
 			if isOtherClientProperty(k) {
 				continue
 			}
-			names := make([]string, 0, len(clientProperties))
-			for n := range clientProperties {
-				names = append(names, n)
-			}
-			slices.Sort(names)
+			names := slices.Sorted(maps.Keys(clientProperties))
 			f := usageError("unknown client property "+k, "leave it out")
 			f.why = "known are " + strings.Join(names, ", ")
 			if near := nearest(k, names); near != "" {
 				f.fix = "did you mean " + near + "?"
 			}
-			return nil, f
+			return f
 		}
 		if values != nil && !slices.Contains(values, v) {
 			f := usageError(fmt.Sprintf("client property %s=%s cannot be had", k, v), k+"="+values[0])
 			f.why = "TLS and SASL of the command line come in a later release"
-			return nil, f
+			return f
 		}
 	}
-	return options, nil
+	return nil
 }
 
 // isOtherClientProperty says whether a key is one of Kafka's that changes nothing here, so that a client.properties
@@ -104,6 +126,9 @@ type connection struct {
 // connect makes a client and proves that some seed answers, so that a cluster that is down is told at once instead of
 // after a time-out. extra are options of the command.
 func (e *env) connect(ctx context.Context, extra ...kgo.Opt) (*connection, error) {
+	if e.profileErr != nil {
+		return nil, e.profileErr
+	}
 	fails := &dialFailures{}
 	clientID := "millrace-cli"
 	if id := e.options["client.id"]; id != "" {

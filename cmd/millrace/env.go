@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -20,12 +21,17 @@ type env struct {
 	// Of the global flags.
 	brokers []string // seeds, host:port
 	named   bool     // the seeds were named by the user, not defaulted
-	options map[string]string
-	format  string
-	quiet   bool
-	verbose bool
-	yes     bool
-	timeout time.Duration
+	// flagBrokers are the seeds of the flag -b itself; profileFlag is that of -P.
+	flagBrokers []string
+	profileFlag string
+	// profileErr is why the chosen profile cannot be used. It matters to commands that connect, not to those that mend it.
+	profileErr error
+	options    map[string]string
+	format     string
+	quiet      bool
+	verbose    bool
+	yes        bool
+	timeout    time.Duration
 }
 
 type envKey struct{}
@@ -36,7 +42,8 @@ func envOf(c *cli.Context) *env { return c.Context.Value(envKey{}).(*env) }
 // globalFlags are those that every command has, before or after its name.
 func globalFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "brokers", Aliases: []string{"b"}, EnvVars: []string{"MILLRACE_BROKERS"}, Usage: "`HOST:PORT`,… of any brokers of the cluster (default localhost:9092)"},
+		&cli.StringSliceFlag{Name: "brokers", Aliases: []string{"b"}, Usage: "`HOST:PORT`,… of any brokers of the cluster (default localhost:9092) [$MILLRACE_BROKERS]"},
+		&cli.StringFlag{Name: "profile", Aliases: []string{"P"}, Usage: "`NAME` of the profile to use instead of the current one [$MILLRACE_PROFILE]"},
 		&cli.StringSliceFlag{Name: "X", Usage: "client property `KEY=VALUE`, as in Kafka's client.properties (repeatable)"},
 		&cli.StringFlag{Name: "command-config", Usage: "`FILE` of client properties"},
 		&cli.StringFlag{Name: "format", Aliases: []string{"output"}, Value: "table", Usage: "how to print: table, wide, json, yaml, or help for the JSON's fields"},
@@ -61,22 +68,31 @@ func (e *env) readGlobals(c *cli.Context) error {
 		f.why = "it is " + e.timeout.String()
 		return f
 	}
-	options, err := clientOptions(c.String("command-config"), c.StringSlice("X"))
+	e.profileFlag = c.String("profile")
+	var profile map[string]string
+	var name string
+	if name, profile, e.profileErr = chosenProfile(e.profileFlag); e.profileErr == nil {
+		if err := checkClientProperties(profile); err != nil {
+			f := explain("use profile "+name, err)
+			e.profileErr = &failure{code: exitUsage, what: "profile " + name + ": " + f.what, why: f.why, fix: "millrace profile edit " + name + " (" + f.fix + ")", cause: err}
+			profile = nil
+		}
+	}
+	flags := c.StringSlice("X")
+	options, err := clientOptions(profile, c.String("command-config"), flags)
 	if err != nil {
 		return err
 	}
 	e.options = options
-	e.brokers = nil
-	for _, list := range c.StringSlice("brokers") {
-		for b := range strings.SplitSeq(list, ",") {
-			if b = strings.TrimSpace(b); b != "" {
-				e.brokers = append(e.brokers, withPort(b, "9092"))
-			}
-		}
+	own, err := propertyFlags("-X", flags)
+	if err != nil {
+		return err
 	}
-	if len(e.brokers) == 0 && options["bootstrap.servers"] != "" {
-		for b := range strings.SplitSeq(options["bootstrap.servers"], ",") {
-			e.brokers = append(e.brokers, withPort(strings.TrimSpace(b), "9092"))
+	// Flags before environment before --command-config before profile; the last two are one map by now.
+	e.brokers, e.flagBrokers = nil, seeds(c.StringSlice("brokers")...)
+	for _, list := range [][]string{e.flagBrokers, seeds(own["bootstrap.servers"]), seeds(os.Getenv("MILLRACE_BROKERS")), seeds(options["bootstrap.servers"])} {
+		if e.brokers = list; len(list) > 0 {
+			break
 		}
 	}
 	e.named = len(e.brokers) > 0
@@ -84,6 +100,18 @@ func (e *env) readGlobals(c *cli.Context) error {
 		e.brokers = []string{"localhost:9092"}
 	}
 	return nil
+}
+
+// seeds splits lists of HOST[:PORT].
+func seeds(lists ...string) (out []string) {
+	for _, list := range lists {
+		for b := range strings.SplitSeq(list, ",") {
+			if b = strings.TrimSpace(b); b != "" {
+				out = append(out, withPort(b, "9092"))
+			}
+		}
+	}
+	return out
 }
 
 // withPort adds a port to a host that has none. IPv6 addresses need brackets.
