@@ -118,6 +118,7 @@ func (l *Log) TopicID() [16]byte { return l.topicID }
 // Partition returns the partition's number.
 func (l *Log) Partition() int32 { return l.partition }
 
+// String names the partition as its directory is named.
 func (l *Log) String() string { return partitionDirName(l.topic, l.partition) }
 
 // StartOffset returns the first offset that may be read.
