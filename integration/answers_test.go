@@ -160,8 +160,9 @@ func ownLeftOut(v any, loose []string) any {
 }
 
 // notBoth are topic keys of ours or Kafka's alone, keys of older brokers which we
-// still take, and one whose default Kafka's controller keeps as a dynamic config.
-var notBoth = regexp.MustCompile(`^(millrace\..*|max\.decompressed\.message\.bytes|remote\.copy\.lag\..*|message\.(downconversion\.enable|format\.version|timestamp\.difference\.max\.ms)|min\.insync\.replicas)$`)
+// still take, and one whose default Kafka's controller
+// keeps as a dynamic config; ours bounds what is decompressed more tightly.
+var notBoth = regexp.MustCompile(`^(millrace\..*|max\.decompressed\.message\.bytes|message\.(downconversion\.enable|format\.version|timestamp\.difference\.max\.ms)|min\.insync\.replicas)$`)
 
 func versionsOf(ctx context.Context, t *testing.T, addr string) map[int16][2]int16 {
 	t.Helper()

@@ -74,6 +74,7 @@ func brokerConfigTable() []*ConfigKey {
 		longKey("log.message.timestamp.before.max.ms", 9223372036854775807, "Default of message.timestamp.before.max.ms.").ms().atLeast(0).dynamic(),
 		longKey("log.message.timestamp.after.max.ms", 3600000, "Default of message.timestamp.after.max.ms.").ms().atLeast(0).dynamic(),
 		intKey("message.max.bytes", 1048588, "Default of max.message.bytes.").bytes().atLeast(0).dynamic(),
+		intKey("max.decompressed.message.bytes", 134217728, "Default of the topic key of the same name.").bytes().atLeast(1).dynamic(),
 		boolKey("millrace.flush.ack", true, "Default of the topic config of that name.").dynamic(),
 		stringKey("millrace.wal", "on", "Whether small durable sets go through the write-ahead log; off writes every set straight to its segment.").oneOf("on", "off"),
 		intKey("producer.id.expiration.ms", 86400000, "After how long without records an idempotent producer's sequence state is forgotten.").ms().atLeast(1),

@@ -334,6 +334,8 @@ func brokerConfigsInert() []*ConfigKey {
 		intKey("remote.log.reader.max.pending.tasks", 100, "Queue.").atLeast(1),
 		longKey("log.local.retention.ms", -2, "Default of local.retention.ms.").ms().atLeast(-2).dynamic(),
 		longKey("log.local.retention.bytes", -2, "Default of local.retention.bytes.").bytes().atLeast(-2).dynamic(),
+		longKey("log.remote.copy.lag.ms", 0, "Default of remote.copy.lag.ms.").ms().atLeast(-2).dynamic(),
+		longKey("log.remote.copy.lag.bytes", -1, "Default of remote.copy.lag.bytes.").bytes().atLeast(-2).dynamic(),
 		longKey("remote.log.manager.copy.max.bytes.per.second", 9223372036854775807, "Throttle.").bytes().atLeast(1),
 		intKey("remote.log.manager.copy.quota.window.num", 11, "Samples.").atLeast(1),
 		intKey("remote.log.manager.copy.quota.window.size.seconds", 1, "Length of a sample.").seconds().atLeast(1),

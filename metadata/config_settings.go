@@ -26,6 +26,8 @@ type TopicSettings struct {
 
 	MaxMessageBytes int // largest batch as stored
 
+	MaxDecompressedBytes int // largest batch once decompressed
+
 	// MinInsyncReplicas is 0 when neither topic nor broker says; MinISR then goes by the replication factor.
 	MinInsyncReplicas int
 
@@ -89,6 +91,7 @@ func ResolveTopicSettings(broker, topic map[string]string) (TopicSettings, error
 		IndexIntervalBytes:    r.number("index.interval.bytes"),
 		FileDeleteDelay:       r.duration("file.delete.delay.ms"),
 		MaxMessageBytes:       int(r.number("max.message.bytes")),
+		MaxDecompressedBytes:  int(r.number("max.decompressed.message.bytes")),
 		CompressionType:       r.text("compression.type"),
 		GzipLevel:             int(r.number("compression.gzip.level")),
 		LZ4Level:              int(r.number("compression.lz4.level")),

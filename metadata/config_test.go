@@ -68,7 +68,7 @@ file.delete.delay.ms flush.messages flush.ms message.timestamp.type message.time
 message.timestamp.after.max.ms message.timestamp.difference.max.ms message.format.version message.downconversion.enable
 preallocate unclean.leader.election.enable leader.replication.throttled.replicas follower.replication.throttled.replicas
 remote.storage.enable local.retention.ms local.retention.bytes remote.log.copy.disable remote.log.delete.on.disable
-internal.segment.bytes errors.deadletterqueue.group.enable millrace.flush.ack`
+max.decompressed.message.bytes remote.copy.lag.ms remote.copy.lag.bytes internal.segment.bytes errors.deadletterqueue.group.enable millrace.flush.ack`
 
 // Every promised key is in the table, with the promised default and a class; a key without effect says why.
 func TestConfigTableHasEveryPromisedKey(t *testing.T) {
@@ -126,7 +126,7 @@ func TestResolveTopicSettingsDefaults(t *testing.T) {
 	require.Equal(t, TopicSettings{
 		Delete: true, RetentionAge: 168 * time.Hour, RetentionBytes: -1,
 		SegmentBytes: 1 << 30, SegmentAge: 168 * time.Hour, SegmentIndexBytes: 10 << 20, IndexIntervalBytes: 4096, FileDeleteDelay: time.Minute,
-		MaxMessageBytes: 1048588, CompressionType: "producer", GzipLevel: -1, LZ4Level: 9, ZstdLevel: 3,
+		MaxMessageBytes: 1048588, MaxDecompressedBytes: 134217728, CompressionType: "producer", GzipLevel: -1, LZ4Level: 9, ZstdLevel: 3,
 		TimestampBeforeMax: -1, TimestampAfterMax: time.Hour, FlushAck: true, FlushMessages: 1<<63 - 1, FlushInterval: -1,
 		DeleteRetention: 24 * time.Hour, MaxCompactionLag: -1, MinCleanableRatio: 0.5,
 	}, s)

@@ -47,6 +47,8 @@ func topicConfigTable() []*ConfigKey {
 			synonyms("log.index.interval.bytes"),
 		intKey("max.message.bytes", 1048588, "The largest record batch that is accepted, after compression.").bytes().atLeast(0).
 			synonyms("message.max.bytes"),
+		intKey("max.decompressed.message.bytes", 134217728, "The largest record batch that is accepted once decompressed. Kafka's default is 2 GiB, ours bounds what a small request can cost.").bytes().atLeast(1).
+			synonyms("max.decompressed.message.bytes"),
 		intKey("min.insync.replicas", 1, "How many replicas must have a record before acks=all is answered.").atLeast(1).
 			dependsOn("2 when the topic has 3 or more replicas, else 1").synonyms("min.insync.replicas"),
 		stringKey("compression.type", "producer", "The codec of stored batches; producer keeps them as they came.").
@@ -92,6 +94,10 @@ func topicConfigTable() []*ConfigKey {
 			synonyms("log.local.retention.ms").inert(laterTiered),
 		longKey("local.retention.bytes", -2, "How much stays on local disk with tiered storage; -2 is retention.bytes.").bytes().atLeast(-2).
 			synonyms("log.local.retention.bytes").inert(laterTiered),
+		longKey("remote.copy.lag.ms", 0, "How long a segment waits before it is copied to tiered storage.").ms().atLeast(-2).
+			synonyms("log.remote.copy.lag.ms").inert(laterTiered),
+		longKey("remote.copy.lag.bytes", -1, "How much may wait to be copied to tiered storage.").bytes().atLeast(-2).
+			synonyms("log.remote.copy.lag.bytes").inert(laterTiered),
 		boolKey("remote.log.copy.disable", false, "Whether copying to tiered storage is paused.").inert(laterTiered),
 		boolKey("remote.log.delete.on.disable", false, "Whether disabling tiered storage deletes what it holds.").inert(laterTiered),
 		boolKey("errors.deadletterqueue.group.enable", false, "Whether share groups may use the topic as dead-letter queue (KIP-1191).").inert(laterGroups),

@@ -169,7 +169,10 @@ func produceRules(s *metadata.TopicSettings, version int16, now time.Time) recor
 	r := record.Rules{
 		MaxBytes: s.MaxMessageBytes, ProduceVersion: version,
 		LogAppendTime: s.LogAppendTime, BeforeMax: s.TimestampBeforeMax, AfterMax: s.TimestampAfterMax,
-		Now: now.UnixMilli(), KeyRequired: s.Compact, Codec: record.CodecProducer,
+		Now: now.UnixMilli(), KeyRequired: s.Compact, Codec: record.CodecProducer, DecompressedLimit: s.MaxDecompressedBytes,
+		// Who sets a limit wants it checked for each batch; the default only bounds
+		// what is decompressed for another reason.
+		CheckRecords: s.MaxDecompressedBytes < record.DefaultDecompressedLimit,
 	}
 	switch s.CompressionType {
 	case "uncompressed":

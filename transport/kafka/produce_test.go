@@ -57,6 +57,9 @@ func TestProduceErrors(t *testing.T) {
 	topic, small := b.topic(t, 1), b.topic(t, 1, "max.message.bytes", "500")
 	compacted := b.topic(t, 1, "cleanup.policy", "compact")
 	bounded := b.topic(t, 1, "message.timestamp.before.max.ms", "60000")
+	dense := b.topic(t, 1, "max.decompressed.message.bytes", "1000")
+	bomb := record.NewBuilder(record.CodecZstd)
+	bomb.Add(time.Now().UnixMilli(), nil, make([]byte, 2000), nil)
 	gone := &metadata.Topic{Name: "never-made", ID: metadata.TopicID{0xff, 1}}
 	flipped := batch(2)
 	flipped[len(flipped)-1] ^= 1
@@ -92,6 +95,7 @@ func TestProduceErrors(t *testing.T) {
 		{"base offset", 9, produced{topic, 0, offset}, 87, 0},
 		{"transactional without an id", 9, produced{topic, 0, transactional}, 53, 0},
 		{"too large", 9, produced{small, 0, batch(200)}, 10, 0},
+		{"too large once decompressed", 9, produced{dense, 0, bomb.Build()}, 10, 0},
 		{"zstd too early", 6, produced{topic, 0, zstd.Build()}, 76, 0},
 		{"no key on compacted", 9, produced{compacted, 0, batch(2)}, 87, 2},
 		{"timestamp", 9, produced{bounded, 0, old.Build()}, 32, 1},
