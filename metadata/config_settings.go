@@ -52,6 +52,10 @@ type TopicSettings struct {
 	MinCleanableRatio float64
 
 	UncleanLeaderElection bool
+
+	// ProducerExpiration is producer.id.expiration.ms, a key of the broker alone: after how long without a batch the
+	// sequence state of an idempotent producer is forgotten.
+	ProducerExpiration time.Duration
 }
 
 // MinISR returns how many replicas must have a record before acks=all is answered, for a topic of that
@@ -107,6 +111,10 @@ func ResolveTopicSettings(broker, topic map[string]string) (TopicSettings, error
 		MaxCompactionLag:      r.duration("max.compaction.lag.ms"),
 		MinCleanableRatio:     r.ratio("min.cleanable.dirty.ratio"),
 		UncleanLeaderElection: r.truth("unclean.leader.election.enable"),
+		ProducerExpiration:    24 * time.Hour,
+	}
+	if v, ok := broker["producer.id.expiration.ms"]; ok && v != "" {
+		s.ProducerExpiration = time.Duration(r.parseNumber("producer.id.expiration.ms", v)) * time.Millisecond
 	}
 	if v, ok := r.set("min.insync.replicas"); ok {
 		s.MinInsyncReplicas = int(r.parseNumber("min.insync.replicas", v))

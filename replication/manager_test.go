@@ -335,7 +335,7 @@ func TestConfigsChangeLive(t *testing.T) {
 
 // Broker defaults reach the topics that say nothing of their own.
 func TestBrokerConfigIsInherited(t *testing.T) {
-	static := map[string]string{"log.segment.bytes": "2000000"}
+	static := map[string]string{"log.segment.bytes": "2000000", "producer.id.expiration.ms": "5000"}
 	b := newBroker(t, func(c *Config) {
 		c.BrokerConfig = func() map[string]string {
 			effective := map[string]string{}
@@ -350,6 +350,7 @@ func TestBrokerConfigIsInherited(t *testing.T) {
 	b.create("orders", 1, nil)
 	p := b.partition("orders", 0)
 	require.Equal(t, int64(2000000), p.log.Settings().SegmentBytes)
+	require.Equal(t, 5*time.Second, p.log.Settings().ProducerExpiration)
 	value := "3000000"
 	errs := b.store.AlterConfigs(b.ctx(), []metadata.ConfigChange{{Resource: metadata.Resource{Type: metadata.BrokerResource}, Ops: []metadata.ConfigOp{{Key: "log.segment.bytes", Value: &value}}}}, false, false)
 	require.NoError(t, errs[0])

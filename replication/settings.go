@@ -21,7 +21,7 @@ func logSettings(t *metadata.TopicSettings) log.Settings {
 	if s.FlushInterval < 0 {
 		s.FlushInterval = time.Duration(math.MaxInt64)
 	}
-	s.MaxBatchBytes = t.MaxMessageBytes
+	s.MaxBatchBytes, s.ProducerExpiration = t.MaxMessageBytes, t.ProducerExpiration
 	return s
 }
 
