@@ -128,7 +128,7 @@ func TestResolveTopicSettingsDefaults(t *testing.T) {
 		SegmentBytes: 1 << 30, SegmentAge: 168 * time.Hour, SegmentIndexBytes: 10 << 20, IndexIntervalBytes: 4096, FileDeleteDelay: time.Minute,
 		MaxMessageBytes: 1048588, MaxDecompressedBytes: 134217728, CompressionType: "producer", GzipLevel: -1, LZ4Level: 9, ZstdLevel: 3,
 		TimestampBeforeMax: -1, TimestampAfterMax: time.Hour, FlushAck: true, FlushMessages: 1<<63 - 1, FlushInterval: -1,
-		DeleteRetention: 24 * time.Hour, MaxCompactionLag: -1, MinCleanableRatio: 0.5, ProducerExpiration: 24 * time.Hour, MaxDecompressedBytes: 128 << 20,
+		DeleteRetention: 24 * time.Hour, MaxCompactionLag: -1, MinCleanableRatio: 0.5, ProducerExpiration: 24 * time.Hour,
 	}, s)
 	for rf, want := range []int{1, 1, 1, 2, 2, 2} {
 		require.Equal(t, want, s.MinISR(rf), "replication factor %d", rf)
