@@ -46,7 +46,7 @@ func ReadSettings(l Layers) (*Settings, error) {
 	s := &Settings{values: map[string]string{}, origins: map[string]string{}}
 	var errs []error
 	if l.File != "" {
-		pairs, err := readProperties(l.File)
+		pairs, err := ReadProperties(l.File)
 		if err != nil {
 			return nil, err
 		}
@@ -111,8 +111,8 @@ func (s *Settings) add(name, value, origin string, allowUnknown bool) error {
 	return nil
 }
 
-// readProperties reads a Java properties file. ${…} stays as it is: Kafka expands nothing either.
-func readProperties(path string) (map[string]string, error) {
+// ReadProperties reads a Java properties file, as --config does. Its errors are *metadata.Error. ${…} stays as it is: Kafka expands nothing either.
+func ReadProperties(path string) (map[string]string, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, &metadata.Error{Kind: metadata.ErrInvalidConfig, What: "cannot read the configuration " + path, Why: err.Error(), Fix: "--config FILE   a Java properties file with Kafka's keys"}

@@ -5,7 +5,7 @@ import "github.com/urfave/cli/v2"
 func clusterCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "cluster",
-		Usage:       "look at the cluster and its health",
-		Subcommands: []*cli.Command{clusterInfoCommand(), clusterHealthCommand()},
+		Usage:       "look at the cluster, its health and its configuration",
+		Subcommands: []*cli.Command{clusterInfoCommand(), clusterHealthCommand(), clusterConfigCommand()},
 	}
 }

@@ -28,6 +28,7 @@ type env struct {
 	profileErr error
 	options    map[string]string
 	format     string
+	width      int // of the output in columns, when not 0; else the terminal's
 	quiet      bool
 	verbose    bool
 	yes        bool

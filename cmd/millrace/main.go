@@ -26,6 +26,10 @@ func main() {
 
 // run runs one command line and returns the exit code. Whatever goes wrong is printed as three lines on stderr.
 func run(ctx context.Context, e *env, args []string) int {
+	if len(args) > 0 && args[0] == completeCommand {
+		complete(ctx, e, args[1:])
+		return exitOK
+	}
 	app := newApp(e)
 	ordered, err := permute(app, args)
 	if err == nil {
@@ -74,7 +78,7 @@ func newApp(e *env) *cli.App {
 		HelpName:                  "millrace",
 		Usage:                     "a streaming broker that speaks the Kafka protocol, and its tools",
 		Flags:                     globalFlags(),
-		Commands:                  []*cli.Command{startCommand(), devCommand(), topicCommand(), clusterCommand(), logCommand(), benchCommand(), profileCommand(), versionCommand()},
+		Commands:                  []*cli.Command{startCommand(), devCommand(), topicCommand(), clusterCommand(), logCommand(), benchCommand(), profileCommand(), generateCommand(), versionCommand()},
 		Writer:                    e.stdout,
 		ErrWriter:                 e.stderr,
 		Reader:                    e.stdin,

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,11 +44,13 @@ func TestScript(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"broker": scriptBroker,
-			"exits":  scriptExits,
-			"scrub":  scriptScrub,
-			"child":  scriptChild,
-			"signal": scriptSignal,
+			"broker":    scriptBroker,
+			"exits":     scriptExits,
+			"scrub":     scriptScrub,
+			"child":     scriptChild,
+			"signal":    scriptSignal,
+			"hang":      scriptHang,
+			"uncomment": scriptUncomment,
 		},
 	})
 }
@@ -216,4 +219,21 @@ func scriptSignal(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ts.Check(os.WriteFile(ts.MkAbs("child.stdout"), c.stdout.Bytes(), 0o600))
 	ts.Check(os.WriteFile(ts.MkAbs("child.stderr"), c.stderr.Bytes(), 0o600))
+}
+
+// scriptHang: hang points MILLRACE_BROKERS at something that accepts connections and never answers.
+func scriptHang(ts *testscript.TestScript, neg bool, args []string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	ts.Defer(func() { _ = l.Close() })
+	ts.Setenv("MILLRACE_BROKERS", l.Addr().String())
+}
+
+// scriptUncomment: uncomment FROM TO takes the # off every "#key=value" that has a value.
+func scriptUncomment(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: uncomment FROM TO")
+	}
+	text := regexp.MustCompile(`(?m)^#([a-z.0-9]+=.+)$`).ReplaceAllString(ts.ReadFile(args[0]), "$1")
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(text), 0o600))
 }

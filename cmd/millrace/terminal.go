@@ -14,6 +14,9 @@ func terminal(stream any) bool {
 
 // stdoutWidth is the terminal's width, 0 when stdout is none: a pipe sees whole lines.
 func (e *env) stdoutWidth() int {
+	if e.width > 0 {
+		return e.width
+	}
 	if f, ok := e.stdout.(*os.File); ok {
 		width, _ := windowColumns(f)
 		return width
