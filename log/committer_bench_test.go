@@ -45,8 +45,14 @@ func newAckers(b testing.TB, partitions int, perPartition, wal bool) *ackers {
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	cfg.ReserveBytes, cfg.BallastBytes = 0, 0
 	cfg.WAL = wal && !perPartition
+	if _, bench := b.(*testing.B); bench {
+		cfg.WALInitialBytes = cfg.WALFileBytes / 2 // a directory in use, whose ring has grown
+	}
 	dir, err := OpenDir(vfs.Join(b.TempDir(), "data"), cfg)
 	require.NoError(b, err)
+	if cfg.WAL {
+		waitKeeper(dir)
+	}
 	a := &ackers{dir: dir}
 	s := DefaultSettings()
 	s.FlushAck = !perPartition
