@@ -345,7 +345,8 @@ func (k *kafkaGo) Consume(ctx context.Context, topic string, partition int, from
 		return out, err
 	}
 	for _, c := range complaints {
-		if !strings.Contains(c, "context canceled") {
+		// Its own deadline for a fetch at the end may pass on a busy machine, with Apache Kafka as well.
+		if !strings.Contains(c, "context canceled") && !strings.Contains(c, "i/o timeout") {
 			return out, fmt.Errorf("the reader complained: %s", c)
 		}
 	}
