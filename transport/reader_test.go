@@ -159,6 +159,29 @@ func TestLargeBodiesAreReadInPlace(t *testing.T) {
 	b.release(&c)
 }
 
+// TestTwoBatchesOfADozenPartitionsAreLent: requests of 12 MB, a batch of 1 MB for each of a dozen partitions, are read without growing, two at
+// a time, and their frames are used again.
+func TestTwoBatchesOfADozenPartitionsAreLent(t *testing.T) {
+	const size = 12 * 1_000_100
+	b := newBudget(64 << 20)
+	read := func() *Frame {
+		r := newTestReader(bytes.NewReader(append(prefix(size), make([]byte, size-8)...)), b, size)
+		pre, err := r.next()
+		require.NoError(t, err)
+		f, err := r.read(context.Background(), pre.size)
+		require.NoError(t, err)
+		require.Equal(t, size, f.size)
+		return f
+	}
+	one, two := read(), read()
+	require.Less(t, classOf(size), len(frameClasses), "pooled")
+	require.EqualValues(t, 2*frameBytes(size), b.inUse())
+	require.LessOrEqual(t, 2*frameBytes(size), b.main/2)
+	one.Release()
+	two.Release()
+	require.Zero(t, b.inUse())
+}
+
 type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

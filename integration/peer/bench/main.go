@@ -32,17 +32,19 @@ type options struct {
 	out     string
 	binary  string
 	dir     string
+	limit   time.Duration
 }
 
 func main() {
 	var o options
 	only := flag.String("only", "", "measure only the rows whose name this `REGEX` finds; no file is written")
 	flag.IntVar(&o.rounds, "rounds", 0, "rounds of every measurement (default 3)")
-	flag.Float64Var(&o.seconds, "seconds", 0, "length of one measurement (default 1.5, quick 1.2)")
+	flag.Float64Var(&o.seconds, "seconds", 0, "length of one measurement (default 1.2)")
 	flag.BoolVar(&o.quick, "quick", false, "the rows that the goals speak of, in about five minutes")
 	flag.StringVar(&o.out, "out", "integration/peer/RESULTS.md", "markdown `FILE` to write; empty for none")
 	flag.StringVar(&o.binary, "millrace", "", "the millrace `BINARY` to measure (default: build the tree)")
 	flag.StringVar(&o.dir, "dir", "", "where both brokers keep their data (default: a temporary directory)")
+	flag.DurationVar(&o.limit, "limit", 25*time.Minute, "begin no round that would end after this time")
 	flag.Parse()
 	if *only != "" {
 		o.only = regexp.MustCompile(*only)
@@ -56,10 +58,7 @@ func main() {
 		o.rounds = 3
 	}
 	if o.seconds == 0 {
-		o.seconds = 1.5
-		if o.quick {
-			o.seconds = 1.2
-		}
+		o.seconds = 1.2
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -97,12 +96,18 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	for round := range o.rounds {
+		roundBegan := time.Now()
 		for _, c := range b.cells() {
 			if err := b.measure(ctx, c, round); err != nil {
 				return fmt.Errorf("round %d, %s: %w", round+1, c.name, err)
 			}
 		}
+		r.rounds = round + 1
 		say("round %d of %d done after %s", round+1, o.rounds, time.Since(began).Round(time.Second))
+		if time.Since(began)+time.Since(roundBegan) > o.limit {
+			say("no time for another round in %s", o.limit)
+			break
+		}
 	}
 	for i, s := range b.systems {
 		peak, err := s.memory("VmHWM")
