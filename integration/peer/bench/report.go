@@ -107,6 +107,7 @@ func (r *results) markdown() string {
 	fmt.Fprintf(&b, "Written by `just peer-bench` on %s: %d rounds of %gs each, interleaved, %s. Machine class: %d cores, %.0f GiB, Linux %s, shared with other work\n(load %s at the end), clients on the same cores. Values are medians with half the range of the rounds; ratios are medians of the rounds' ratios,\nwith the least and the greatest. Absolute values do not carry over to other machines, ratios mostly do.\n\n",
 		r.began.Format("2006-01-02"), r.rounds, r.seconds, map[bool]string{true: "quick rows", false: "all rows"}[r.quick], runtime.NumCPU(), memoryGiB(), kernel(), load())
 	fmt.Fprintf(&b, "`client` is franz-go, `raw` replays encoded requests over two connections (8 in flight); 1M and 16K are the batch size. Kafka runs with the JVM flags and heap that it ships with.\n\n")
+	fmt.Fprintf(&b, "Why a row misses, and what was tried, stands in [DESIGN.md](DESIGN.md).\n\n")
 	r.goals(&b)
 	r.table(&b, "Produce: k records/s", "produce/", "k records/s", [][2]variant{{unsynced, kafka}, {synced, kafka}, {synced, flushed}})
 	r.table(&b, "Produce: broker CPU, µs per record", "produce/", "CPU µs/record", [][2]variant{{unsynced, kafka}, {synced, kafka}})
@@ -203,12 +204,14 @@ func (r *results) table(b *bytes.Buffer, title, prefix, metric string, ratios []
 	b.WriteByte('\n')
 }
 
+// kernel is the release of Linux without what its builder appended.
 func kernel() string {
 	b, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {
 		return "unknown"
 	}
-	return strings.TrimSpace(string(b))
+	release, _, _ := strings.Cut(strings.TrimSpace(string(b)), "-")
+	return release
 }
 
 func load() string {
