@@ -129,7 +129,7 @@ func (b *Broker) startHTTP(context.Context) error {
 		}
 		var err error
 		if listener, err = net.Listen("tcp", b.cfg.HTTPListener); err != nil {
-			return portError("millrace.http.listener", b.cfg.HTTPListener, err)
+			return PortError("millrace.http.listener", b.cfg.HTTPListener, err)
 		}
 	}
 	b.httpAddr = listener.Addr()
@@ -214,7 +214,7 @@ func (b *Broker) bind(context.Context) error {
 		if l.Listener == nil {
 			listener, err := net.Listen("tcp", l.Bind)
 			if err != nil {
-				return errors.Join(portError("listener "+l.Name, l.Bind, err), b.unbind(context.Background()))
+				return errors.Join(PortError("listener "+l.Name, l.Bind, err), b.unbind(context.Background()))
 			}
 			l.Listener = listener
 		}
@@ -332,8 +332,8 @@ func (b *Broker) stopServing(ctx context.Context) error {
 	return err
 }
 
-// portError explains why an address cannot be listened on.
-func portError(what, address string, err error) error {
+// PortError explains why an address cannot be listened on.
+func PortError(what, address string, err error) error {
 	e := &metadata.Error{Kind: ErrAddress, What: fmt.Sprintf("%s: cannot listen on %s", what, address), Why: err.Error(), Fix: "name another address"}
 	_, port, _ := net.SplitHostPort(address)
 	switch {
@@ -353,6 +353,9 @@ func portError(what, address string, err error) error {
 	}
 	return e
 }
+
+// PortTaken says whether err is that of listening where another process listens.
+func PortTaken(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
 
 // ErrAddress is matched by errors about an address that cannot be listened on.
 var ErrAddress = errors.New("address cannot be used")

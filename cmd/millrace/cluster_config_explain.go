@@ -185,7 +185,7 @@ func (x *explainedConfig) print(w io.Writer, width int) {
 // than a line keeps its own.
 func wrap(text string, width int) []string {
 	if width <= 0 {
-		return []string{text}
+		return []string{strings.TrimRight(text, " ")}
 	}
 	var lines []string
 	for _, word := range strings.Split(text, " ") {
@@ -194,6 +194,9 @@ func wrap(text string, width int) []string {
 			continue
 		}
 		lines = append(lines, word)
+	}
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
 	}
 	return lines
 }

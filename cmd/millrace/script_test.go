@@ -136,6 +136,9 @@ var scrubs = []struct {
 	{regexp.MustCompile(`"port": \d+`), `"port": PORT`},
 	{regexp.MustCompile(`127\.0\.0\.1  \d{5}`), "127.0.0.1  PORT_"},
 	{regexp.MustCompile(`in \d+(\.\d+)?m?s\b`), "in TIME"},
+	// What doctor finds of the machine, well or not.
+	{regexp.MustCompile(`(?m)^(?:ok|warning) +(open files|disk space) .*\n(?: +fix: .*\n)?`), "STATUS  $1\n"},
+	{regexp.MustCompile(`(?m)("check": "(?:open files|disk space)",\n) +"status": "(?:ok|warning)",\n +"message": .*\n +"fix": .*\n`), "$1"},
 	{regexp.MustCompile(`crc: \d+`), "crc: CRC"},
 	{regexp.MustCompile(`"crc":\d+`), `"crc":CRC`},
 }
