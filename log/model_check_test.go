@@ -64,10 +64,13 @@ func (w *world) check() {
 		return
 	}
 	stats := w.dir.RecoveryStats()
-	if len(stats.WALDamage) > 0 && !w.rotten {
+	// Without the checkpoint, old frames below a header that was torn while its file was taken into use again can't be
+	// told from live ones below a damaged header: the alarm is one too many, but nothing is lost (seed 1003449).
+	if len(stats.WALDamage) > 0 && !w.rotten && !w.checkpointLost {
 		w.failf("damage is reported: %v", stats.WALDamage)
 		return
 	}
+	w.checkpointLost = false
 	if stats.Strays < w.strays || stats.Strays > w.strays+w.strayings {
 		w.failf("%d stray directories, should be %d, perhaps %d more", stats.Strays, w.strays, w.strayings)
 		return

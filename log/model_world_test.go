@@ -38,6 +38,8 @@ type world struct {
 	firstFrame, firstGeneration uint64
 	// rotten says that a bit was flipped: losses are noted in lost instead of being failures.
 	rotten bool
+	// checkpointLost says that the checkpoint was lost since the last finished recovery.
+	checkpointLost bool
 	// strays were set aside, strayings are being so: the first must all be kept (L12).
 	strays, strayings int
 	lost              []string
@@ -292,6 +294,7 @@ func (w *world) crash() {
 			w.fs.Flip(name, w.rng.Int64N(40), uint(w.rng.IntN(8)))
 		}
 		w.stats.lostCheckpoints++
+		w.checkpointLost = true
 	}
 }
 
