@@ -74,14 +74,14 @@ type client struct {
 }
 
 var clients = []client{
-	{name: "franz-go", open: func(_ *testing.T, b *broker) clientLibrary { return &franzGo{b: b} }},
+	{name: "franz-go", open: func(_ *testing.T, b *broker) clientLibrary { return &franzGo{b: b} }, leavesSmall: true},
 	{name: "sarama", open: func(_ *testing.T, b *broker) clientLibrary { return &saramaClient{addr: b.Addr} }},
 	{name: "kafka-go", open: func(_ *testing.T, b *broker) clientLibrary { return &kafkaGo{addr: b.Addr} }, seen: emptyIsNull, notIdempotent: true},
 	{name: "java", open: openJava},
 	{name: "confluent-go", open: openConfluentGo, leavesSmall: true},
 	{name: "confluent-python", open: openPython("confluent-kafka"), leavesSmall: true},
-	{name: "kafka-python", open: openPython("kafka-python"), sends: neverBothNull},
-	{name: "aiokafka", open: openPython("aiokafka"), sends: neverBothNull},
+	{name: "kafka-python", open: openPython("kafka-python"), sends: neverBothNull, leavesSmall: true},
+	{name: "aiokafka", open: openPython("aiokafka"), sends: neverBothNull, leavesSmall: true},
 	{name: "kafkajs", open: openNode("kafkajs"), sends: headersByName, groupsOnly: true},
 	{name: "platformatic", open: openNode("platformatic"), groupsOnly: true},
 	{name: "kcat", open: openKcat, sends: kcatSends, stamps: true, noAdmin: true, leavesSmall: true},
