@@ -199,7 +199,19 @@ func (r *recovery) scanSegment(seg *segment, expected int64) (next int64, torn, 
 			break
 		}
 		hdr := b.Header()
-		if torn = r.misfit(&hdr, seg, expected, epoch); torn != nil {
+		torn = r.misfit(&hdr, seg, expected, epoch)
+		if torn != nil && hdr.LeaderEpoch < epoch && expected == r.floor && !r.epochsLost {
+			// The epoch file has no checksum: before a durable batch is judged by it, the batches below are asked.
+			r.epochsLost = true
+			l.mu.epochs.list = nil
+			l.mu.epochs.changed++
+			if err := r.rebuildEpochs(segmentAt(r.segments, r.floor)); err != nil {
+				return 0, nil, err
+			}
+			epoch = l.mu.epochs.last()
+			torn = r.misfit(&hdr, seg, expected, epoch)
+		}
+		if torn != nil {
 			break
 		}
 		l.mu.epochs.assign(hdr.LeaderEpoch, hdr.BaseOffset)
