@@ -284,7 +284,8 @@ func TestLargeFrameAlone(t *testing.T) {
 				})
 			}
 			clients.Wait()
-			require.LessOrEqual(t, peak.Load(), int64(total/4*3+largest*3/2+largest))
+			// A frame that outgrows the class of 4 MiB moves into that of 12 MiB; both are held while it is copied.
+			require.LessOrEqual(t, peak.Load(), int64(total/4*3+(12<<20)+(4<<20)))
 			require.Greater(t, peak.Load(), int64(0))
 		})
 	}
