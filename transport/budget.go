@@ -19,7 +19,8 @@ import (
 // a frame; and of the partial ones at least the token's owner moves, or is cut off by its frame timeout and passes the token on. Nobody
 // waits for ever, whatever the sizes.
 //
-// Memory is bounded by total, or 3/4 of it and the largest frame, whichever is more.
+// Memory is bounded by total, or by 3/4 of it and the class of the largest frame together with the class that this frame outgrew and is copied
+// from, whichever is more.
 //
 // What makes "those in work end" true lies outside: an append needs the disk and, with several replicas, the followers' fetches. Those
 // arrive on an Internal listener, whose frames are charged to another budget.
