@@ -191,3 +191,33 @@ func pickPartitions(t kadm.TopicDetail, wanted []int32) ([]kadm.PartitionDetail,
 	}
 	return out, nil
 }
+
+// topicAnswer is what the broker said of one topic; mentioned is false if its answer left the topic out.
+type topicAnswer struct {
+	err       error
+	message   string
+	mentioned bool
+}
+
+// emitTopicAnswers prints a status for each topic that the broker answered and counts the outcomes in b. what is the
+// operation as the errors name it, followed by the topic: "delete topic".
+func (b *batch) emitTopicAnswers(e *env, what string, topics []string, answer func(topic string) topicAnswer) error {
+	var out []topicStatus
+	r := result{cols: columns("TOPIC", "STATUS")}
+	for _, topic := range topics {
+		a := answer(topic)
+		if !a.mentioned {
+			b.fail(&failure{code: exitFailed, what: "cannot " + what + " " + topic, why: "the broker's answer does not mention it", fix: "millrace topic list"})
+			continue
+		}
+		if a.err != nil {
+			b.fail(itemFailure(what+" "+topic, a.err, &a.message))
+		} else {
+			b.done++
+		}
+		out = append(out, topicStatus{topic, status(a.err)})
+		r.rows = append(r.rows, []any{topic, status(a.err)})
+	}
+	r.value = out
+	return e.emit(r)
+}

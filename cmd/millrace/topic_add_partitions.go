@@ -58,24 +58,11 @@ func runTopicAddPartitions(c *cli.Context) error {
 	if err != nil {
 		return conn.fail("add partitions", err)
 	}
-	var out []topicStatus
-	r := result{cols: columns("TOPIC", "STATUS")}
-	for _, t := range topics {
-		a, ok := answers[t.Topic]
-		if !ok {
-			b.fail(&failure{code: exitFailed, what: "cannot add partitions to topic " + t.Topic, why: "the broker's answer does not mention it", fix: "millrace topic list"})
-			continue
-		}
-		if a.Err != nil {
-			b.fail(itemFailure("add partitions to topic "+a.Topic, a.Err, &a.ErrMessage))
-		} else {
-			b.done++
-		}
-		out = append(out, topicStatus{a.Topic, status(a.Err)})
-		r.rows = append(r.rows, []any{a.Topic, status(a.Err)})
-	}
-	r.value = out
-	if err := e.emit(r); err != nil {
+	err = b.emitTopicAnswers(e, "add partitions to topic", topicNames(topics), func(topic string) topicAnswer {
+		a, ok := answers[topic]
+		return topicAnswer{a.Err, a.ErrMessage, ok}
+	})
+	if err != nil {
 		return err
 	}
 	if c.Bool("dry-run") {

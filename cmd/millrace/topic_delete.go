@@ -76,24 +76,11 @@ func runTopicDelete(c *cli.Context) error {
 	if err != nil {
 		return conn.fail("delete topics", err)
 	}
-	var out []topicStatus
-	r := result{cols: columns("TOPIC", "STATUS")}
-	for _, t := range topics {
-		a, ok := answers[t.Topic]
-		if !ok {
-			b.fail(&failure{code: exitFailed, what: "cannot delete topic " + t.Topic, why: "the broker's answer does not mention it", fix: "millrace topic list"})
-			continue
-		}
-		if a.Err != nil {
-			b.fail(itemFailure("delete topic "+a.Topic, a.Err, &a.ErrMessage))
-		} else {
-			b.done++
-		}
-		out = append(out, topicStatus{a.Topic, status(a.Err)})
-		r.rows = append(r.rows, []any{a.Topic, status(a.Err)})
-	}
-	r.value = out
-	if err := e.emit(r); err != nil {
+	err = b.emitTopicAnswers(e, "delete topic", topicNames(topics), func(topic string) topicAnswer {
+		a, ok := answers[topic]
+		return topicAnswer{a.Err, a.ErrMessage, ok}
+	})
+	if err != nil {
 		return err
 	}
 	return b.finish(e)
