@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"time"
@@ -98,6 +99,51 @@ func (c *Conn) kill(cause error) {
 	c.server.metrics.connections.leave(c.listener.Name(), counted)
 	c.server.forget(c)
 	c.server.logger.Debug("connection closed", "listener", c.listener.Name(), "conn", c.id, "cause", cause)
+}
+
+// handOver takes the connection out of the server and gives it to the listener's function for its protocol.
+func (c *Conn) handOver() {
+	first, err := c.frames.br.Peek(1)
+	if err != nil {
+		c.kill(err)
+		return
+	}
+	take := c.listener.cfg.Streams[first[0]]
+	head, _ := c.frames.br.Peek(c.frames.br.Buffered())
+	c.mu.Lock()
+	if c.mu.dead {
+		c.mu.Unlock()
+		return
+	}
+	c.mu.dead = true // from here on nobody here closes the socket
+	counted := c.mu.counted
+	c.mu.Unlock()
+	c.cancel(errStream)
+	c.server.metrics.connections.leave(c.listener.Name(), counted)
+	c.server.forget(c)
+	if c.net.SetDeadline(time.Time{}) != nil {
+		_ = c.raw.Close()
+		return
+	}
+	take(&stream{Conn: c.net, head: bytes.Clone(head)})
+}
+
+// stream is a connection that was handed over, with what had been read of it.
+type stream struct {
+	net.Conn
+	head []byte
+}
+
+// Read implements io.Reader.
+func (s *stream) Read(p []byte) (int, error) {
+	if len(s.head) == 0 {
+		return s.Conn.Read(p)
+	}
+	n := copy(p, s.head)
+	if s.head = s.head[n:]; len(s.head) == 0 {
+		s.head = nil
+	}
+	return n, nil
 }
 
 // stop ends reading: the reader closes the connection once the requests in work have been answered.

@@ -44,6 +44,11 @@ type ListenerConfig struct {
 	// progress that frees the clients' frames (N6).
 	Internal bool
 
+	// Streams are the other protocols of this listener, by the first byte of a connection: such a connection leaves the server, which no
+	// longer counts or closes it, and is given to the function, its first byte unread and its deadlines cleared. The function owns it
+	// and may take its time: it runs on a goroutine of the server, which Run waits for. Byte 0 belongs to requests.
+	Streams map[byte]func(net.Conn)
+
 	// RequireAuth makes connections start with frames capped at Config.MaxRequestBytesBeforeAuth, until Conn.SetAuthenticated (S4).
 	RequireAuth bool
 
@@ -173,6 +178,8 @@ func (c *Config) Validate() error {
 			return bad("listener %s is PLAINTEXT and has a certificate", l.Name)
 		case l.AdvertisedPort < 0 || l.AdvertisedPort > 65535:
 			return bad("listener %s: advertised port %d", l.Name, l.AdvertisedPort)
+		case l.Streams[0] != nil:
+			return bad("listener %s: byte 0 begins a request, it can't begin another protocol", l.Name)
 		case l.MaxConnections < 0 || l.MaxConnectionRate < 0:
 			return bad("listener %s: negative limit", l.Name)
 		case isWildcard(l.AdvertisedHost):

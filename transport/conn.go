@@ -32,6 +32,7 @@ type Conn struct {
 	cancel    context.CancelCauseFunc
 
 	authenticated atomic.Bool
+	broker        atomic.Int32 // id of the broker at the other end and 1; 0: it is none
 	muted         atomic.Bool  // mu.muteUntil is set
 	lastActive    atomic.Int64 // when a request or an answer last went through, in ns since Server.started
 
@@ -66,6 +67,7 @@ type Conn struct {
 		closeReason string    // of a handler that closed the connection
 		muteUntil   time.Time // the socket isn't read before that
 
+		unordered    bool // answers leave as they come
 		writer       bool // the writer goroutine was started
 		readerWaits  bool // the reader waits for room
 		softwareName string
@@ -96,6 +98,9 @@ func newConn(s *Server, l *Listener, raw net.Conn, id uint64) *Conn {
 		waited:     func(d time.Duration) { c.firstBefore = c.firstBefore.Add(d) },
 		max:        s.cfg.MaxRequestBytes,
 		timeout:    s.cfg.FrameTimeout,
+	}
+	if len(l.cfg.Streams) > 0 {
+		c.frames.stream = func(first byte) bool { return l.cfg.Streams[first] != nil }
 	}
 	c.firstBefore = c.accepted.Add(s.cfg.FirstRequestTimeout)
 	c.touch(c.accepted)
@@ -164,6 +169,24 @@ func (c *Conn) SetAuthenticated() { c.authenticated.Store(true) }
 
 // Authenticated reports whether SetAuthenticated was called, or wasn't needed.
 func (c *Conn) Authenticated() bool { return c.authenticated.Load() }
+
+// SetBroker says that the other end is the broker of that id, as it proved on an Internal listener (S5).
+func (c *Conn) SetBroker(id int32) { c.broker.Store(id + 1) }
+
+// Broker is the broker at the other end; ok is false for everyone else.
+func (c *Conn) Broker() (id int32, ok bool) {
+	n := c.broker.Load()
+	return n - 1, n > 0
+}
+
+// SetUnordered lets the answers of this connection leave as they come, for a client that tells them apart by their correlation id: the
+// brokers among themselves, where a call that waits for Raft must not hold up the next one. Clients of Kafka's protocol count on
+// the order (N7).
+func (c *Conn) SetUnordered() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.unordered = true
+}
 
 // Value returns what SetValue stored under key, or nil.
 func (c *Conn) Value(key any) any {

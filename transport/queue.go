@@ -157,7 +157,7 @@ func (c *Conn) settleLocked(r *Request, s slot) {
 		c.mu.stopReading = true
 		_ = c.raw.SetReadDeadline(time.Unix(1, 0)) // never blocks; see stop
 	}
-	moved := false
+	moved := c.mu.unordered && c.overtakeLocked(r)
 	for h := c.mu.head; h != nil && h.slot.state == slotSettled; h = c.mu.head {
 		c.mu.head = h.slot.next
 		if c.mu.head == nil {
@@ -182,6 +182,25 @@ func (c *Conn) settleLocked(r *Request, s slot) {
 		c.server.tasks.Go(c.write)
 	}
 	c.work.Signal()
+}
+
+// overtakeLocked moves the answer of r to the output though it isn't the head's turn yet. False: r is the head.
+func (c *Conn) overtakeLocked(r *Request) bool {
+	before := c.mu.head
+	if before == r {
+		return false
+	}
+	for before.slot.next != r { // few are in work, and r is among them: it wasn't settled before
+		before = before.slot.next
+	}
+	before.slot.next = r.slot.next
+	if c.mu.tail == r {
+		c.mu.tail = before
+	}
+	r.slot.next = nil
+	c.mu.pending--
+	c.pushLocked(r)
+	return true
 }
 
 // pushLocked moves the answer of r, whose turn it is, to the output.

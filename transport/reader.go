@@ -27,6 +27,8 @@ var (
 	errTLSOnPlaintext = errors.New("TLS handshake on a PLAINTEXT listener")
 	// errHTTP is an HTTP request on a Kafka listener.
 	errHTTP = errors.New("HTTP request on a Kafka listener")
+	// errStream is a connection that speaks another protocol of its listener. All its bytes are unread.
+	errStream = errors.New("another protocol of this listener")
 	// errFrameTimeout is a request that didn't arrive in time once it had begun.
 	errFrameTimeout = errors.New("request not received in time")
 )
@@ -44,6 +46,8 @@ type frameReader struct {
 	// max is Config.MaxRequestBytes, and timeout Config.FrameTimeout.
 	max     int
 	timeout time.Duration
+	// stream says whether a connection that begins with this byte speaks another protocol of the listener; nil: there is none.
+	stream func(first byte) bool
 	// sniffed says that the first bytes of the stream were seen to be a Kafka frame.
 	sniffed bool
 }
@@ -72,6 +76,9 @@ func (r *frameReader) next() (preamble, error) {
 	p, err := r.br.Peek(prefixBytes)
 	if err == nil {
 		if !r.sniffed {
+			if r.stream != nil && r.stream(p[0]) {
+				return preamble{}, errStream
+			}
 			if err := sniff(p); err != nil {
 				return preamble{}, err
 			}

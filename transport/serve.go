@@ -21,6 +21,10 @@ func (c *Conn) serve() {
 	for err == nil {
 		err = c.serveOne()
 	}
+	if errors.Is(err, errStream) {
+		c.handOver()
+		return
+	}
 	c.flush() // what was asked for before the end, or before the request that can't be served, is answered
 	switch {
 	case errors.Is(err, errStopReading):
@@ -163,6 +167,8 @@ func (c *Conn) readFailed(err error) error {
 		return fmt.Errorf("%w: %w", ErrRejected, err)
 	case isTimeout(err):
 		return c.idleFired()
+	case errors.Is(err, errStream):
+		return err
 	case errors.Is(err, errTLSOnPlaintext):
 		c.reject(rejectTLSOnPlaintext, "client speaks TLS, and this listener is PLAINTEXT: set the client's security.protocol=PLAINTEXT, or use an SSL listener")
 		return fmt.Errorf("%w: %w", ErrRejected, err)
