@@ -84,7 +84,7 @@ func (c *alterPartition) apply(d *draft, _ position) (any, error) {
 	if c.partition < 0 || int(c.partition) >= len(t.Partitions) {
 		return nil, ErrUnknownPartition
 	}
-	p := t.Partitions[c.partition]
+	p := *t.Partitions[c.partition]
 	if c.leaderEpoch != p.LeaderEpoch || c.leader != p.Leader {
 		return nil, ErrFencedLeaderEpoch
 	}
@@ -113,6 +113,6 @@ func (c *alterPartition) apply(d *draft, _ position) (any, error) {
 	p.ISR = isr
 	p.ELR = c.elr
 	p.PartitionEpoch++
-	d.ownTopic(t.Name).Partitions[c.partition] = p
+	d.ownTopic(t.Name).Partitions[c.partition] = &p
 	return p, nil
 }

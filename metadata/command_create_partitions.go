@@ -53,7 +53,7 @@ func (c *createPartitions) apply(d *draft, _ position) (any, error) {
 		return nil, err
 	}
 	grown := *t
-	grown.Partitions = append(append(make([]Partition, 0, len(t.Partitions)+len(added)), t.Partitions...), added...)
+	grown.Partitions = append(append(make([]*Partition, 0, len(t.Partitions)+len(added)), t.Partitions...), added...)
 	d.putTopic(&grown, true)
 	return &grown, nil
 }

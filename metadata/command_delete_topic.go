@@ -36,7 +36,7 @@ func decodeDeleteTopic(body []byte) (command, error) {
 }
 
 // apply leaves a tombstone, by which a broker that was away learns that its copies may go (L12).
-func (c *deleteTopic) apply(d *draft, _ position) (any, error) {
+func (c *deleteTopic) apply(d *draft, at position) (any, error) {
 	t := d.st.topicByID(c.id)
 	if t == nil {
 		if stone, ok := d.st.tombstones.get(c.id); ok && stone.Request == c.request {
@@ -44,6 +44,6 @@ func (c *deleteTopic) apply(d *draft, _ position) (any, error) {
 		}
 		return nil, ErrUnknownTopicID
 	}
-	d.removeTopic(t, c.request)
+	d.removeTopic(t, tombstone{Request: c.request, Index: at.index})
 	return nil, nil
 }

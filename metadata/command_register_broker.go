@@ -78,7 +78,7 @@ func (c *registerBroker) apply(d *draft, _ position) (any, error) {
 
 	var touched []string // collected first: changing a tree ends the walk over it
 	d.st.eachTopic(func(t *Topic) bool {
-		if slices.ContainsFunc(t.Partitions, func(p Partition) bool { return slices.Contains(p.Replicas, b.ID) }) {
+		if slices.ContainsFunc(t.Partitions, func(p *Partition) bool { return slices.Contains(p.Replicas, b.ID) }) {
 			touched = append(touched, t.Name)
 		}
 		return true
@@ -93,7 +93,7 @@ func (c *registerBroker) apply(d *draft, _ position) (any, error) {
 func (d *draft) reregister(b *Broker, topic string, out *registered) {
 	var t *Topic // set when something of the topic changes
 	for i := range d.st.topic(topic).Partitions {
-		p := d.st.topic(topic).Partitions[i]
+		p := *d.st.topic(topic).Partitions[i]
 		at := slices.Index(p.Replicas, b.ID)
 		if at < 0 {
 			continue
@@ -108,7 +108,7 @@ func (d *draft) reregister(b *Broker, topic string, out *registered) {
 			changed = true
 		}
 		if p.Leader == b.ID || p.Leader == NoBroker && slices.Contains(p.ISR, b.ID) {
-			p.Leader = b.ID
+			p.Leader, p.LastLeader = b.ID, b.ID
 			p.LeaderEpoch++
 			out.Bumped++
 			changed = true
@@ -120,7 +120,7 @@ func (d *draft) reregister(b *Broker, topic string, out *registered) {
 		if t == nil {
 			t = d.ownTopic(topic)
 		}
-		t.Partitions[i] = p
+		t.Partitions[i] = &p
 	}
 }
 
@@ -143,7 +143,7 @@ func (d *draft) loseReplica(b *Broker, p *Partition, at int) (restarted bool) {
 		p.LeaderEpoch++
 		for _, id := range p.ISR {
 			if other := d.st.broker(id); other != nil && !other.Fenced {
-				p.Leader = id
+				p.Leader, p.LastLeader = id, id
 				break
 			}
 		}

@@ -123,17 +123,17 @@ func TestRegisterBrokerWithoutItsDirectory(t *testing.T) {
 	require.Equal(t, []TopicPartition{{"alone", 0}, {"orders", 0}, {"orders", 1}}, out.Lost)
 	require.Equal(t, []TopicPartition{{"alone", 0}}, out.Restarted)
 	orders := f.image().Topic("orders").Partitions
-	require.Equal(t, Partition{
+	require.Equal(t, led(Partition{
 		Leader: 2, LeaderEpoch: 1, PartitionEpoch: 1, Replicas: []BrokerID{1, 2, 3}, ISR: []BrokerID{2, 3},
 		Directories: []DirectoryID{fresh, {2}, {3}},
-	}, orders[0])
-	require.Equal(t, Partition{
+	}), orders[0])
+	require.Equal(t, led(Partition{
 		Leader: 2, LeaderEpoch: 0, PartitionEpoch: 2, Replicas: []BrokerID{2, 3, 1}, ISR: []BrokerID{2, 3},
 		Directories: []DirectoryID{{2}, {3}, fresh},
-	}, orders[1])
-	require.Equal(t, Partition{
+	}), orders[1])
+	require.Equal(t, led(Partition{
 		Leader: 1, LeaderEpoch: 1, PartitionEpoch: 1, Replicas: []BrokerID{1}, ISR: []BrokerID{1}, Directories: []DirectoryID{fresh},
-	}, f.image().Topic("alone").Partitions[0], "nobody else is left (I12)")
+	}), f.image().Topic("alone").Partitions[0], "nobody else is left (I12)")
 
 	// When the last member of an ISR loses its directory, nobody leads until an eligible replica is back.
 	f.must(&alterPartition{leader: 2, leaderBrokerEpoch: 2, topic: TopicID{1}, partition: 0, leaderEpoch: 1, partitionEpoch: 1,
@@ -155,7 +155,7 @@ func TestCreateTopicCommand(t *testing.T) {
 	created := f.must(c).(*Topic)
 	require.Equal(t, created, f.image().Topic("a.b"))
 	require.Equal(t, created, f.image().TopicByID(TopicID{5}))
-	require.Equal(t, Partition{Leader: 2, Replicas: []BrokerID{2, 1}, ISR: []BrokerID{2, 1}, Directories: []DirectoryID{{2}, {1}}}, created.Partitions[0])
+	require.Equal(t, led(Partition{Leader: 2, Replicas: []BrokerID{2, 1}, ISR: []BrokerID{2, 1}, Directories: []DirectoryID{{2}, {1}}}), created.Partitions[0])
 	require.Equal(t, created, f.must(c), "a repetition")
 	for name, c := range map[string]*createTopic{
 		"name":      topicCommand(6, "a.b", on(1)),
@@ -339,7 +339,7 @@ func TestAlterPartitionCommand(t *testing.T) {
 		require.Equal(t, before, stateHash(f.st, 0), name)
 	}
 	p := f.must(&base).(Partition)
-	require.Equal(t, p, f.image().Topic("orders").Partitions[0])
+	require.Equal(t, p, *f.image().Topic("orders").Partitions[0])
 	require.Equal(t, []BrokerID{1, 3}, p.ISR)
 	require.Equal(t, []BrokerID{2}, p.ELR)
 	require.Equal(t, int32(1), p.PartitionEpoch)

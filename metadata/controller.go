@@ -110,6 +110,11 @@ func defaultPartitions(effective map[string]string) int32 {
 // AllocateProducerIDs reserves a block of producer ids: first … first+count-1. A block is never given out twice, not even
 // when its caller dies before using it (P5).
 func (s *Store) AllocateProducerIDs(ctx context.Context) (first int64, count int, err error) {
+	block, err := call(ctx, s, &opAllocateProducerIDs, none{})
+	return block.First, block.Count, err
+}
+
+func (s *Store) allocateProducerIDs(ctx context.Context) (block producerIDs, err error) {
 	s.allocating.Lock() // two at a time would only make each other stale
 	defer s.allocating.Unlock()
 	s.carryOut(ctx, []plan{{
@@ -118,14 +123,14 @@ func (s *Store) AllocateProducerIDs(ctx context.Context) (first int64, count int
 		},
 		done: func(value any, e error) {
 			if err = e; err == nil {
-				first = value.(int64)
+				block = producerIDs{First: value.(int64), Count: producerIDBlock}
 			}
 		},
 	}})
 	if err != nil {
-		return 0, 0, fmt.Errorf("allocate producer ids: %w", err)
+		return producerIDs{}, fmt.Errorf("allocate producer ids: %w", err)
 	}
-	return first, producerIDBlock, nil
+	return block, nil
 }
 
 // producerIDBlock is how many producer ids one allocation covers, as in Kafka (KIP-730).

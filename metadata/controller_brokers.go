@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -14,6 +15,10 @@ import (
 // Errors: ErrDuplicateBroker while another process of that id lives (M13), ErrInvalidRequest, ErrPolicyViolation when the
 // cluster's feature level is not one the broker knows.
 func (s *Store) RegisterBroker(ctx context.Context, r Registration) (epoch int64, err error) {
+	return call(ctx, s, &opRegisterBroker, r)
+}
+
+func (s *Store) registerBroker(ctx context.Context, r Registration) (epoch int64, err error) {
 	b, err := newBroker(r)
 	if err != nil {
 		return 0, err
@@ -95,7 +100,7 @@ func (s *Store) decideRegistration(im *Image, b *Broker) (command, error) {
 		return c, nil
 	}
 	c.expectedEpoch = old.Epoch
-	if old.Incarnation != b.Incarnation && s.cfg.Alive != nil && s.cfg.Alive(old.ID, old.Epoch) {
+	if old.Incarnation != b.Incarnation && s.alive(old) {
 		return nil, &Error{
 			Kind: ErrDuplicateBroker,
 			What: fmt.Sprintf("broker id %d is taken", b.ID),
@@ -113,6 +118,17 @@ func (s *Store) decideRegistration(im *Image, b *Broker) (command, error) {
 // Errors of a change: ErrStaleBrokerEpoch, ErrUnknownTopicID, ErrUnknownPartition, ErrFencedLeaderEpoch, ErrStale (another
 // partition epoch), ErrIneligibleReplica, ErrInvalidRequest. None of them is tried again here: the leader decides anew.
 func (s *Store) AlterPartition(ctx context.Context, leader BrokerID, leaderBrokerEpoch int64, changes []PartitionChange) []PartitionResult {
+	results, err := call(ctx, s, &opAlterPartition, alterPartitionArgs{leader, leaderBrokerEpoch, changes})
+	if len(results) != len(changes) {
+		results = make([]PartitionResult, len(changes))
+		for i := range results {
+			results[i].Err = cmp.Or(err, ErrTimeout)
+		}
+	}
+	return results
+}
+
+func (s *Store) alterPartitions(ctx context.Context, leader BrokerID, leaderBrokerEpoch int64, changes []PartitionChange) []PartitionResult {
 	results := make([]PartitionResult, len(changes))
 	l, err := s.controller()
 	if err != nil {

@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,23 @@ import (
 // Errors: ErrUnknownTopic, ErrUnknownBroker, ErrInvalidConfig (key or value), ErrInvalidRequest (null value, a key twice,
 // an op that does not fit), ErrDuplicateResource, and those of every operation (see CreateTopics).
 func (s *Store) AlterConfigs(ctx context.Context, changes []ConfigChange, replaceAll, validateOnly bool) []error {
+	results, err := call(ctx, s, &opAlterConfigs, alterConfigsArgs{changes, replaceAll, validateOnly})
+	return failedItems(results, len(changes), err)
+}
+
+// failedItems returns results, or if there are none n of err.
+func failedItems(results []error, n int, err error) []error {
+	if len(results) == n {
+		return results
+	}
+	results = make([]error, n)
+	for i := range results {
+		results[i] = cmp.Or(err, ErrTimeout)
+	}
+	return results
+}
+
+func (s *Store) alterConfigs(ctx context.Context, changes []ConfigChange, replaceAll, validateOnly bool) []error {
 	results := make([]error, len(changes))
 	count := make(map[Resource]int)
 	for _, ch := range changes {

@@ -162,7 +162,7 @@ func TestCreateTopicsManual(t *testing.T) {
 	require.NoError(t, r.Err)
 	require.Equal(t, []any{int32(2), int16(2)}, []any{r.Partitions, r.ReplicationFactor})
 	p := s.Image().Topic("m").Partitions
-	require.Equal(t, Partition{Leader: 3, Replicas: []BrokerID{3, 1}, ISR: []BrokerID{3, 1}, Directories: []DirectoryID{{3}, {1}}}, p[0])
+	require.Equal(t, led(Partition{Leader: 3, Replicas: []BrokerID{3, 1}, ISR: []BrokerID{3, 1}, Directories: []DirectoryID{{3}, {1}}}), p[0])
 	require.Equal(t, BrokerID(1), p[1].Leader)
 }
 
@@ -372,7 +372,12 @@ func TestAppendToInheritedList(t *testing.T) {
 func TestRegisterBrokerRules(t *testing.T) {
 	cfg := testConfig(t, t.TempDir())
 	alive := false
-	cfg.Alive = func(id BrokerID, epoch int64) bool { return alive && id == 1 && epoch == 1 }
+	cfg.Probe = func(_ context.Context, b *Broker) error {
+		if alive && b.ID == 1 && b.Epoch == 1 {
+			return nil
+		}
+		return errTestIO
+	}
 	s := openStore(t, cfg)
 	require.Equal(t, int64(1), register(t, s, 1, 1))
 	for name, change := range map[string]func(*Registration){
@@ -422,7 +427,7 @@ func TestAlterPartition(t *testing.T) {
 	require.ErrorIs(t, change(1, 1).Err, ErrStale)
 	r = change(2, 1, 3)
 	require.Empty(t, r.Partition.ELR)
-	require.Equal(t, r.Partition, s.Image().Topic("a").Partitions[0])
+	require.Equal(t, r.Partition, *s.Image().Topic("a").Partitions[0])
 	require.ErrorIs(t, s.AlterPartition(testContext(t), 1, 1, []PartitionChange{{TopicID: TopicID{9}}})[0].Err, ErrUnknownTopicID)
 	require.ErrorIs(t, s.AlterPartition(testContext(t), 1, 9, []PartitionChange{{TopicID: id}})[0].Err, ErrStaleBrokerEpoch)
 }

@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,6 +51,23 @@ func CheckTopicName(name string) error {
 // ErrDuplicateResource, ErrPolicyViolation (too many partitions in one request), and those of every operation:
 // ErrNotController, ErrBusy, ErrTimeout, ErrFailed, ErrClosed.
 func (s *Store) CreateTopics(ctx context.Context, topics []NewTopic, validateOnly bool) []TopicResult {
+	results, err := call(ctx, s, &opCreateTopics, createTopicsArgs{topics, validateOnly})
+	return failedTopics(results, len(topics), func(i int) string { return topics[i].Name }, err)
+}
+
+// failedTopics returns results, or if there are none n of err.
+func failedTopics(results []TopicResult, n int, name func(i int) string, err error) []TopicResult {
+	if len(results) == n {
+		return results
+	}
+	results = make([]TopicResult, n)
+	for i := range results {
+		results[i].fail(name(i), cmp.Or(err, ErrTimeout))
+	}
+	return results
+}
+
+func (s *Store) createTopics(ctx context.Context, topics []NewTopic, validateOnly bool) []TopicResult {
 	results := make([]TopicResult, len(topics))
 	request := &creation{store: s, validateOnly: validateOnly, names: make(map[string]int)}
 	for _, t := range topics {
@@ -241,6 +259,11 @@ func (p *placement) checkFactor(topic string, factor int) error {
 // ErrInvalidReplicationFactor (not enough brokers), ErrDuplicateResource, ErrPolicyViolation, and those of every
 // operation (see CreateTopics).
 func (s *Store) CreatePartitions(ctx context.Context, topics []NewPartitions, validateOnly bool) []TopicResult {
+	results, err := call(ctx, s, &opCreatePartitions, createPartitionsArgs{topics, validateOnly})
+	return failedTopics(results, len(topics), func(i int) string { return topics[i].Topic }, err)
+}
+
+func (s *Store) createPartitions(ctx context.Context, topics []NewPartitions, validateOnly bool) []TopicResult {
 	results := make([]TopicResult, len(topics))
 	names := make(map[string]int)
 	for _, t := range topics {
@@ -331,6 +354,11 @@ func (s *Store) placeMore(im *Image, p *placement, old *Topic, t NewPartitions, 
 // Errors of a topic: ErrUnknownTopic, ErrUnknownTopicID, ErrInvalidRequest (name and id, or neither),
 // ErrDuplicateResource, and those of every operation (see CreateTopics).
 func (s *Store) DeleteTopics(ctx context.Context, topics []TopicRef) []TopicResult {
+	results, err := call(ctx, s, &opDeleteTopics, topics)
+	return failedTopics(results, len(topics), func(i int) string { return topics[i].Name }, err)
+}
+
+func (s *Store) deleteTopics(ctx context.Context, topics []TopicRef) []TopicResult {
 	results := make([]TopicResult, len(topics))
 	// One request id for the whole request: whoever else deletes the same topic is another request.
 	request := requestID(s.newID())

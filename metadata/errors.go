@@ -33,6 +33,15 @@ var (
 	ErrClusterMismatch          = errors.New("data belongs to another cluster")
 	ErrCorrupt                  = errors.New("metadata store is damaged")
 	ErrFailed                   = errors.New("metadata store has failed")
+	ErrRemoved                  = errors.New("removed from the cluster")
+	ErrElectionNotNeeded        = errors.New("election not needed")
+	ErrPreferredLeaderUnfit     = errors.New("preferred leader not available")
+	ErrNoEligibleLeader         = errors.New("no eligible leader available")
+	ErrNoReassignment           = errors.New("no reassignment in progress")
+	ErrInvalidFeatureLevel      = errors.New("invalid feature level")
+	// ErrNotSent is what a Forwarder returns when the call has certainly not reached the controller. Callers of a Store
+	// see ErrNotController in its place.
+	ErrNotSent = errors.New("not sent")
 )
 
 // Error is a refusal with the mend in it. Error() gives three lines: what, "why:   …" and "fix:   …", so that a caller

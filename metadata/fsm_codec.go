@@ -59,6 +59,26 @@ func bytes16(b []byte, what string) (id [16]byte, err error) {
 	return id, nil
 }
 
+func encodeIDs(ids []DirectoryID) [][]byte {
+	var out [][]byte
+	for i := range ids {
+		out = append(out, ids[i][:])
+	}
+	return out
+}
+
+func decodeIDs(in [][]byte) ([]DirectoryID, error) {
+	var out []DirectoryID
+	for _, b := range in {
+		id, err := bytes16(b, "directory id")
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, id)
+	}
+	return out, nil
+}
+
 // encodeConfigs writes a map in the order of its keys, so that equal maps have equal bytes.
 func encodeConfigs(m map[string]string) []*pb.KeyValue {
 	if len(m) == 0 {
@@ -96,9 +116,13 @@ func encodeBroker(b *Broker) *pb.Broker {
 		Version:         b.Version,
 		MinFeatureLevel: b.MinFeatureLevel,
 		MaxFeatureLevel: b.MaxFeatureLevel,
-	}
-	for i := range b.Directories {
-		m.Directories = append(m.Directories, b.Directories[i][:])
+		PeerAddress:     b.PeerAddress,
+		Draining:        b.Draining,
+		Removing:        b.Removing,
+		Leaving:         b.Leaving,
+		FencedIndex:     b.fencedIndex,
+		Directories:     encodeIDs(b.Directories),
+		Offline:         encodeIDs(b.Offline),
 	}
 	for _, l := range b.Listeners {
 		m.Listeners = append(m.Listeners, &pb.Listener{Name: l.Name, Host: l.Host, Port: l.Port, Protocol: l.Protocol})
@@ -126,13 +150,17 @@ func decodeBroker(m *pb.Broker) (*Broker, error) {
 		Version:         m.Version,
 		MinFeatureLevel: m.MinFeatureLevel,
 		MaxFeatureLevel: m.MaxFeatureLevel,
+		PeerAddress:     m.PeerAddress,
+		Draining:        m.Draining,
+		Removing:        m.Removing,
+		Leaving:         m.Leaving,
+		fencedIndex:     m.FencedIndex,
 	}
-	for _, d := range m.Directories {
-		id, err := bytes16(d, "directory id")
-		if err != nil {
-			return nil, err
-		}
-		b.Directories = append(b.Directories, id)
+	if b.Directories, err = decodeIDs(m.Directories); err != nil {
+		return nil, err
+	}
+	if b.Offline, err = decodeIDs(m.Offline); err != nil {
+		return nil, err
 	}
 	for _, l := range m.Listeners {
 		b.Listeners = append(b.Listeners, Listener{Name: l.Name, Host: l.Host, Port: l.Port, Protocol: l.Protocol})

@@ -62,7 +62,7 @@ func (d *draft) putTopic(t *Topic, ownsPartitions bool) {
 }
 
 // removeTopic takes the topic out and leaves a tombstone of its id.
-func (d *draft) removeTopic(t *Topic, request requestID) {
+func (d *draft) removeTopic(t *Topic, stone tombstone) {
 	delete(d.owned, t)
 	d.st.topics = d.st.topics.delete(d.edit, t.Name)
 	d.st.topicIDs = d.st.topicIDs.delete(d.edit, t.ID)
@@ -70,7 +70,7 @@ func (d *draft) removeTopic(t *Topic, request requestID) {
 		d.st.collisions = d.st.collisions.delete(d.edit, metricName(t.Name))
 	}
 	d.st.partitions -= len(t.Partitions)
-	d.st.tombstones = d.st.tombstones.set(d.edit, t.ID, tombstone{Request: request})
+	d.st.tombstones = d.st.tombstones.set(d.edit, t.ID, stone)
 }
 
 // putBroker stores b in place of an older registration of the same id, or as a new broker.
@@ -83,6 +83,7 @@ func (d *draft) putBroker(b *Broker) {
 		brokers = slices.Insert(brokers, i, b)
 	}
 	d.st.brokers = brokers
+	d.st.nextBrokerID = max(d.st.nextBrokerID, b.ID+1)
 }
 
 // putConfigs stores c in place of an older version of the same id, or as a new one.

@@ -139,8 +139,8 @@ func hasDuplicates(ids []BrokerID) bool {
 // newPartitions makes the partitions of a placement: every replica whose broker is not fenced is in the ISR and the first
 // of them leads. It refuses with ErrStale what is not true any more at this place in the log: an unknown broker or
 // directory, or nobody who could lead.
-func (d *draft) newPartitions(sets []replicaSet) ([]Partition, error) {
-	partitions := make([]Partition, len(sets))
+func (d *draft) newPartitions(sets []replicaSet) ([]*Partition, error) {
+	partitions := make([]*Partition, len(sets))
 	for i, set := range sets {
 		isr := make([]BrokerID, 0, len(set.replicas))
 		for j, id := range set.replicas {
@@ -158,7 +158,9 @@ func (d *draft) newPartitions(sets []replicaSet) ([]Partition, error) {
 		if len(isr) == len(set.replicas) {
 			isr = set.replicas // equal, and immutable: share
 		}
-		partitions[i] = Partition{Leader: isr[0], Replicas: set.replicas, ISR: isr, Directories: set.directories}
+		partitions[i] = &Partition{
+			Leader: isr[0], LastLeader: isr[0], UncleanEpoch: -1, Replicas: set.replicas, ISR: isr, Directories: set.directories,
+		}
 	}
 	return partitions, nil
 }

@@ -84,6 +84,7 @@ func writeSnapshot(w io.Writer, st *state, index uint64) error {
 		FeatureLevel:    st.featureLevel,
 		LastBrokerEpoch: st.lastBrokerEpoch,
 		NextProducerId:  st.nextProducerID,
+		NextBrokerId:    int32(st.nextBrokerID),
 	}}})
 	for i := 0; err == nil && i < len(st.brokers); i++ {
 		err = sw.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Broker{Broker: encodeBroker(st.brokers[i])}})
@@ -92,6 +93,12 @@ func writeSnapshot(w io.Writer, st *state, index uint64) error {
 		c := st.configs[i]
 		err = sw.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Configs{Configs: &pb.SnapshotConfigs{
 			BrokerId: int32(c.ID), Version: c.Version, Values: encodeConfigs(c.Values),
+		}}})
+	}
+	for i := 0; err == nil && i < len(st.identities); i++ {
+		id := st.identities[i]
+		err = sw.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Identity{Identity: &pb.SnapshotIdentity{
+			Directory: id.Directory[:], BrokerId: int32(id.Broker), Removed: id.Removed,
 		}}})
 	}
 	if err != nil {
@@ -146,11 +153,12 @@ func (sw *snapshotWriter) writeTombstones(stones tree[TopicID, tombstone]) error
 	for id, stone := range stones.all() {
 		m.TopicIds = append(m.TopicIds, id[:]...)
 		m.RequestIds = append(m.RequestIds, stone.Request[:]...)
+		m.Indexes = append(m.Indexes, stone.Index)
 		if len(m.TopicIds) == tombstonesPerRecord*len(id) {
 			if err := sw.write(rec); err != nil {
 				return err
 			}
-			m.TopicIds, m.RequestIds = m.TopicIds[:0], m.RequestIds[:0]
+			m.TopicIds, m.RequestIds, m.Indexes = m.TopicIds[:0], m.RequestIds[:0], m.Indexes[:0]
 		}
 	}
 	if len(m.TopicIds) == 0 {
@@ -159,7 +167,7 @@ func (sw *snapshotWriter) writeTombstones(stones tree[TopicID, tombstone]) error
 	return sw.write(rec)
 }
 
-func encodePartitions(partitions []Partition) *pb.SnapshotPartitions {
+func encodePartitions(partitions []*Partition) *pb.SnapshotPartitions {
 	var e placementEncoder
 	replicas, isr := 0, 0
 	for i := range partitions {
@@ -177,7 +185,7 @@ func encodePartitions(partitions []Partition) *pb.SnapshotPartitions {
 		Isr:             make([]int32, 0, isr),
 	}
 	for i := range partitions {
-		p := &partitions[i]
+		p := partitions[i]
 		e.add(p.Replicas, p.Directories)
 		m.Leaders = append(m.Leaders, int32(p.Leader))
 		m.LeaderEpochs = append(m.LeaderEpochs, p.LeaderEpoch)
@@ -192,10 +200,39 @@ func encodePartitions(partitions []Partition) *pb.SnapshotPartitions {
 		}
 	}
 	m.Placement = &e.m
+	encodeRareColumns(m, partitions)
 	return m
 }
 
-func decodePartitions(m *pb.SnapshotPartitions) ([]Partition, error) {
+// encodeRareColumns adds the columns that most topics do without: each is written only if something in it differs from its
+// default.
+func encodeRareColumns(m *pb.SnapshotPartitions, partitions []*Partition) {
+	if slices.ContainsFunc(partitions, func(p *Partition) bool { return p.LastLeader != p.Leader }) {
+		for _, p := range partitions {
+			m.LastLeaders = append(m.LastLeaders, int32(p.LastLeader))
+		}
+	}
+	if slices.ContainsFunc(partitions, func(p *Partition) bool { return p.UncleanEpoch >= 0 }) {
+		for _, p := range partitions {
+			m.UncleanEpochs = append(m.UncleanEpochs, uint32(p.UncleanEpoch+1))
+		}
+	}
+	if !slices.ContainsFunc(partitions, (*Partition).Reassigning) {
+		return
+	}
+	for _, p := range partitions {
+		m.AddingCounts = append(m.AddingCounts, uint32(len(p.Adding)))
+		m.RemovingCounts = append(m.RemovingCounts, uint32(len(p.Removing)))
+		for _, id := range p.Adding {
+			m.Adding = append(m.Adding, int32(id))
+		}
+		for _, id := range p.Removing {
+			m.Removing = append(m.Removing, int32(id))
+		}
+	}
+}
+
+func decodePartitions(m *pb.SnapshotPartitions) ([]*Partition, error) {
 	sets, err := decodePlacement(m.Placement)
 	if err != nil {
 		return nil, err
@@ -212,12 +249,30 @@ func decodePartitions(m *pb.SnapshotPartitions) ([]Partition, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ELR: %w", err)
 	}
-	partitions := make([]Partition, n)
+	if len(m.LastLeaders) == 0 {
+		m.LastLeaders = m.Leaders
+	}
+	if len(m.UncleanEpochs) == 0 {
+		m.UncleanEpochs = make([]uint32, n)
+	}
+	if len(m.LastLeaders) != n || len(m.UncleanEpochs) != n {
+		return nil, fmt.Errorf("columns of %d, %d, %d partitions", n, len(m.LastLeaders), len(m.UncleanEpochs))
+	}
+	adding, removing := make([][]BrokerID, n), make([][]BrokerID, n)
+	if len(m.AddingCounts) > 0 || len(m.RemovingCounts) > 0 {
+		if adding, err = splitColumn(m.Adding, m.AddingCounts, n); err != nil {
+			return nil, fmt.Errorf("adding: %w", err)
+		}
+		if removing, err = splitColumn(m.Removing, m.RemovingCounts, n); err != nil {
+			return nil, fmt.Errorf("removing: %w", err)
+		}
+	}
+	partitions := make([]*Partition, n)
 	for i := range partitions {
 		if slices.Equal(isr[i], sets[i].replicas) {
 			isr[i] = sets[i].replicas // the common case shares
 		}
-		partitions[i] = Partition{
+		partitions[i] = &Partition{
 			Leader:         BrokerID(m.Leaders[i]),
 			LeaderEpoch:    m.LeaderEpochs[i],
 			PartitionEpoch: m.PartitionEpochs[i],
@@ -225,6 +280,10 @@ func decodePartitions(m *pb.SnapshotPartitions) ([]Partition, error) {
 			ISR:            isr[i],
 			ELR:            elr[i],
 			Directories:    sets[i].directories,
+			LastLeader:     BrokerID(m.LastLeaders[i]),
+			UncleanEpoch:   int32(m.UncleanEpochs[i]) - 1,
+			Adding:         adding[i],
+			Removing:       removing[i],
 		}
 		if err := partitions[i].check(); err != nil {
 			return nil, fmt.Errorf("partition %d of the record: %w", i, err)
@@ -245,8 +304,16 @@ func (p *Partition) check() error {
 			return fmt.Errorf("ELR %v beside ISR %v of replicas %v", p.ELR, p.ISR, p.Replicas)
 		}
 	}
-	if p.Leader != NoBroker && !slices.Contains(p.ISR, p.Leader) {
-		return fmt.Errorf("leader %d outside the ISR %v", p.Leader, p.ISR)
+	if p.Leader != NoBroker && (!slices.Contains(p.ISR, p.Leader) || p.LastLeader != p.Leader) {
+		return fmt.Errorf("leader %d, the last one %d, of the ISR %v", p.Leader, p.LastLeader, p.ISR)
+	}
+	if p.LeaderEpoch < 0 || p.PartitionEpoch < 0 || p.UncleanEpoch < -1 || p.UncleanEpoch > p.LeaderEpoch {
+		return fmt.Errorf("leader epoch %d, partition epoch %d, unclean epoch %d", p.LeaderEpoch, p.PartitionEpoch, p.UncleanEpoch)
+	}
+	for i, id := range slices.Concat(p.Adding, p.Removing) {
+		if !slices.Contains(p.Replicas, id) || slices.Contains(slices.Concat(p.Adding, p.Removing)[:i], id) {
+			return fmt.Errorf("replicas %v with %v added and %v removed", p.Replicas, p.Adding, p.Removing)
+		}
 	}
 	return nil
 }
@@ -377,6 +444,7 @@ func (b *snapshotBuilder) add(rec *pb.SnapshotRecord, before uint64) error {
 		st.featureLevel = rec.Header.FeatureLevel
 		st.lastBrokerEpoch = rec.Header.LastBrokerEpoch
 		st.nextProducerID = rec.Header.NextProducerId
+		st.nextBrokerID = max(BrokerID(rec.Header.NextBrokerId), st.nextBrokerID)
 		if st.featureLevel > MaxFeatureLevel {
 			return fmt.Errorf("feature level %d, this binary knows %d: %w", st.featureLevel, MaxFeatureLevel, errNewerVersion)
 		}
@@ -389,6 +457,7 @@ func (b *snapshotBuilder) add(rec *pb.SnapshotRecord, before uint64) error {
 			return fmt.Errorf("broker %d out of order", broker.ID)
 		}
 		st.brokers = append(st.brokers, broker)
+		st.nextBrokerID = max(st.nextBrokerID, broker.ID+1)
 	case *pb.SnapshotRecord_Configs:
 		values, err := decodeConfigs(rec.Configs.Values)
 		if err != nil {
@@ -399,6 +468,16 @@ func (b *snapshotBuilder) add(rec *pb.SnapshotRecord, before uint64) error {
 			return fmt.Errorf("configs of broker %d out of order", c.ID)
 		}
 		st.configs = append(st.configs, c)
+	case *pb.SnapshotRecord_Identity:
+		dir, err := bytes16(rec.Identity.Directory, "directory id")
+		if err != nil {
+			return err
+		}
+		if n := len(st.identities); rec.Identity.BrokerId < 0 || n > 0 && compareTopicIDs(st.identities[n-1].Directory, dir) >= 0 {
+			return fmt.Errorf("identity of directory %x out of order", dir)
+		}
+		st.identities = append(st.identities, &identity{Directory: dir, Broker: BrokerID(rec.Identity.BrokerId), Removed: rec.Identity.Removed})
+		st.nextBrokerID = max(st.nextBrokerID, BrokerID(rec.Identity.BrokerId)+1)
 	case *pb.SnapshotRecord_Topic:
 		return b.addTopic(rec.Topic)
 	case *pb.SnapshotRecord_Partitions:
@@ -472,12 +551,15 @@ func (b *snapshotBuilder) addPartitions(m *pb.SnapshotPartitions) error {
 }
 
 func (b *snapshotBuilder) addTombstones(m *pb.SnapshotTombstones) error {
-	if len(m.TopicIds) != len(m.RequestIds) || len(m.TopicIds)%len(TopicID{}) != 0 {
-		return fmt.Errorf("tombstones of %d and %d bytes", len(m.TopicIds), len(m.RequestIds))
+	if len(m.TopicIds) != len(m.RequestIds) || len(m.TopicIds)%len(TopicID{}) != 0 || len(m.Indexes) > 0 && len(m.Indexes) != len(m.TopicIds)/len(TopicID{}) {
+		return fmt.Errorf("tombstones of %d and %d bytes with %d indexes", len(m.TopicIds), len(m.RequestIds), len(m.Indexes))
 	}
 	for i := 0; i < len(m.TopicIds); i += len(TopicID{}) {
 		id := TopicID(m.TopicIds[i : i+16])
-		stone := tombstone{Request: requestID(m.RequestIds[i : i+16])}
+		stone := tombstone{Request: requestID(m.RequestIds[i : i+16]), Index: b.index}
+		if len(m.Indexes) > 0 {
+			stone.Index = m.Indexes[i/16]
+		}
 		if b.d.st.topicByID(id) != nil {
 			return fmt.Errorf("topic id %s exists and is deleted", id)
 		}

@@ -56,6 +56,14 @@ func drawState(t *rapid.T) *state {
 			st.clusterID = rapid.StringN(1, 30, 60).Draw(t, name)
 		case "featureLevel":
 			st.featureLevel = rapid.Uint32Range(1, MaxFeatureLevel).Draw(t, name)
+		case "nextBrokerID":
+			st.nextBrokerID = BrokerID(rapid.Int32Range(1<<30, math.MaxInt32).Draw(t, name))
+		case "identities":
+			for j := range rapid.IntRange(0, 3).Draw(t, name) {
+				id := draw(t, reflect.TypeFor[identity]()).Interface().(identity)
+				id.Directory[0], id.Broker = byte(j), id.Broker%(1<<30)
+				st.identities = append(st.identities, &id)
+			}
 		case "lastBrokerEpoch":
 			st.lastBrokerEpoch = rapid.Int64Range(1, math.MaxInt64).Draw(t, name)
 		case "nextProducerID":
@@ -97,7 +105,7 @@ func drawState(t *rapid.T) *state {
 		var id TopicID
 		binary.BigEndian.PutUint32(id[:], uint32(i)*2654435761)
 		id[15] = 1
-		stone := tombstone{Request: requestID{byte(i), 7}}
+		stone := tombstone{Request: requestID{byte(i), 7}, Index: uint64(i) * 3}
 		d.st.tombstones = d.st.tombstones.set(d.edit, id, stone)
 	}
 	return d.publish()
@@ -131,12 +139,16 @@ func draw(t *rapid.T, typ reflect.Type) reflect.Value {
 		for range rapid.IntRange(1, 3).Draw(t, "len") {
 			v.SetMapIndex(draw(t, typ.Key()), draw(t, typ.Elem()))
 		}
+	case reflect.Pointer:
+		p := reflect.New(typ.Elem())
+		p.Elem().Set(draw(t, typ.Elem()))
+		return p
 	case reflect.Struct:
 		if typ == reflect.TypeFor[Partition]() {
 			return reflect.ValueOf(drawPartition(t))
 		}
 		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.Name == "configVersion" {
+			if f := v.Type().Field(i); f.Name == "configVersion" || f.Name == "fencedIndex" {
 				// Not settable by reflection; see below.
 				continue
 			} else if !f.IsExported() {
@@ -146,6 +158,9 @@ func draw(t *rapid.T, typ reflect.Type) reflect.Value {
 		}
 		if topic, ok := v.Addr().Interface().(*Topic); ok {
 			topic.configVersion = rapid.Uint64Range(1, 1000).Draw(t, "config version")
+		}
+		if b, ok := v.Addr().Interface().(*Broker); ok {
+			b.fencedIndex = rapid.Uint64Range(1, 1000).Draw(t, "fenced index")
 		}
 	default:
 		panic("draw does not know the type " + typ.String())
@@ -160,8 +175,8 @@ func drawPartition(t *rapid.T) Partition {
 		PartitionEpoch: rapid.Int32Range(1, math.MaxInt32).Draw(t, "partition epoch"),
 		Leader:         NoBroker,
 	}
-	if n := reflect.TypeFor[Partition]().NumField(); n != 7 {
-		panic(fmt.Sprintf("drawPartition fills 7 fields, Partition has %d", n))
+	if n := reflect.TypeFor[Partition]().NumField(); n != 11 {
+		panic(fmt.Sprintf("drawPartition fills 11 fields, Partition has %d", n))
 	}
 	for i := range rapid.IntRange(1, 5).Draw(t, "replicas") {
 		id := BrokerID(i*7 + rapid.IntRange(0, 6).Draw(t, "replica"))
@@ -174,8 +189,17 @@ func drawPartition(t *rapid.T) Partition {
 			p.ELR = append(p.ELR, id)
 		}
 	}
+	p.UncleanEpoch = rapid.SampledFrom([]int32{-1, 0, p.LeaderEpoch}).Draw(t, "unclean epoch")
+	p.LastLeader = rapid.SampledFrom(append([]BrokerID{NoBroker}, p.Replicas...)).Draw(t, "last leader")
 	if len(p.ISR) > 0 {
 		p.Leader = rapid.SampledFrom(p.ISR).Draw(t, "leader")
+		p.LastLeader = p.Leader
+	}
+	if rapid.Bool().Draw(t, "reassigning") {
+		p.Adding = p.Replicas[:1:1]
+		if len(p.Replicas) > 1 {
+			p.Removing = p.Replicas[1:]
+		}
 	}
 	return p
 }
@@ -193,6 +217,7 @@ func requireSameState(t require.TestingT, want, got *state) {
 	require.Equal(t, want.brokers, got.brokers)
 	require.Equal(t, want.configs, got.configs)
 	require.Equal(t, want.chains, got.chains)
+	require.Equal(t, want.identities, got.identities)
 	require.Equal(t, entriesOf(want.topics), entriesOf(got.topics))
 	require.Equal(t, entriesOf(want.tombstones), entriesOf(got.tombstones))
 	require.Equal(t, entriesOf(want.topicIDs), entriesOf(got.topicIDs))
@@ -284,9 +309,9 @@ func TestSnapshotOfImpossibleState(t *testing.T) {
 			TopicId: append([]byte{id}, make([]byte, 15)...), Name: name, Partitions: partitions}}}
 	}
 	partitions := func(n int, change func(*pb.SnapshotPartitions)) *pb.SnapshotRecord {
-		var ps []Partition
+		var ps []*Partition
 		for range n {
-			ps = append(ps, Partition{Leader: 1, Replicas: []BrokerID{1}, ISR: []BrokerID{1}, Directories: []DirectoryID{{1}}})
+			ps = append(ps, &Partition{Leader: 1, LastLeader: 1, UncleanEpoch: -1, Replicas: []BrokerID{1}, ISR: []BrokerID{1}, Directories: []DirectoryID{{1}}})
 		}
 		m := encodePartitions(ps)
 		if change != nil {

@@ -15,11 +15,14 @@ type state struct {
 	lastBrokerEpoch int64
 	// nextProducerID is the first producer id that no block has covered yet (P5).
 	nextProducerID int64
-	brokers        []*Broker        // by ascending ID
-	configs        []*brokerConfigs // by ascending ID; the cluster default is NoBroker and so comes first
-	topics         tree[string, *Topic]
-	tombstones     tree[TopicID, tombstone]
-	chains         []*chain // oldest first, at most maxChains
+	// nextBrokerID is above every broker id that was ever given out or registered (I15).
+	nextBrokerID BrokerID
+	brokers      []*Broker        // by ascending ID
+	configs      []*brokerConfigs // by ascending ID; the cluster default is NoBroker and so comes first
+	identities   []*identity      // by ascending Directory
+	topics       tree[string, *Topic]
+	tombstones   tree[TopicID, tombstone]
+	chains       []*chain // oldest first, at most maxChains
 
 	topicIDs   tree[TopicID, string] // derived: id → name of each topic
 	collisions tree[string, string]  // derived: metric name → name, of topics whose name has '.' or '_'
@@ -33,15 +36,25 @@ type brokerConfigs struct {
 	Values  map[string]string
 }
 
-// tombstone remembers a deleted topic. Request is the id of the delete command, so that the same command, proposed again
+// identity says which broker a log directory belongs to; it outlives the registration. A removed one can't come back (M14).
+// Immutable.
+type identity struct {
+	Directory DirectoryID
+	Broker    BrokerID
+	Removed   bool
+}
+
+// tombstone remembers a deleted topic. Index is that of the entry which deleted it. Request is the id of the delete command, so that the same command, proposed again
 // after an indefinite answer, is told that it had succeeded while another delete of the same topic is told "unknown".
 type tombstone struct {
 	Request requestID
+	Index   uint64
 }
 
 func newState() *state {
 	return &state{
 		featureLevel: MinFeatureLevel,
+		nextBrokerID: 1,
 		topics:       newTree[string, *Topic](strings.Compare),
 		tombstones:   newTree[TopicID, tombstone](compareTopicIDs),
 		topicIDs:     newTree[TopicID, string](compareTopicIDs),

@@ -90,13 +90,19 @@ func checkState(t require.TestingT, st *state) {
 		require.NotEmpty(t, topic.Partitions)
 		require.False(t, st.tombstoned(topic.ID), "a topic and a tombstone with id %s", topic.ID)
 		for i := range topic.Partitions {
-			checkPartition(t, &topic.Partitions[i])
+			checkPartition(t, topic.Partitions[i])
 		}
 		return true
 	})
 	require.Equal(t, ids, maps.Collect(st.topicIDs.all()))
 	require.Equal(t, collisions, maps.Collect(st.collisions.all()))
 	require.Equal(t, partitions, st.partitions)
+}
+
+// led fills in what a partition has that was never led by another broker or elected uncleanly.
+func led(p Partition) *Partition {
+	p.LastLeader, p.UncleanEpoch = p.Leader, -1
+	return &p
 }
 
 func checkPartition(t require.TestingT, p *Partition) {
@@ -111,6 +117,7 @@ func checkPartition(t require.TestingT, p *Partition) {
 	if p.Leader != NoBroker {
 		require.Contains(t, p.ISR, p.Leader)
 	}
+	require.NoError(t, p.check())
 }
 
 func broker(id BrokerID, incarnation byte, dirs ...DirectoryID) *registerBroker {

@@ -40,6 +40,15 @@ func ParseTopicID(s string) (TopicID, error) {
 	return id, nil
 }
 
+// MarshalText writes the form of String.
+func (id TopicID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (id *TopicID) UnmarshalText(b []byte) (err error) {
+	*id, err = ParseTopicID(string(b))
+	return err
+}
+
 func compareTopicIDs(a, b TopicID) int { return bytes.Compare(a[:], b[:]) }
 
 // DirectoryID is the random id of one log directory, made once when the directory is first opened. It tells a broker

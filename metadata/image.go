@@ -44,6 +44,22 @@ func (im *Image) TopicByID(id TopicID) *Topic { return im.st.topicByID(id) }
 // it must not be written to.
 func (im *Image) BrokerConfig(id BrokerID) map[string]string { return im.st.brokerConfig(id) }
 
+// FeatureLevel is the committed level of the metadata commands (D17).
+func (im *Image) FeatureLevel() uint32 { return im.st.featureLevel }
+
+// Reassignments yields the partitions whose replicas are being moved, by ascending topic name and partition.
+func (im *Image) Reassignments() iter.Seq2[TopicPartition, *Partition] {
+	return func(yield func(TopicPartition, *Partition) bool) {
+		for t := range im.Topics() {
+			for i, p := range t.Partitions {
+				if p.Reassigning() && !yield(TopicPartition{Topic: t.Name, Partition: int32(i)}, p) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // Tombstone reports whether a topic of that id existed and was deleted by a committed command. Copies of its partitions
 // may go; copies of ids that are neither known nor tombstoned must be kept (L12).
 func (im *Image) Tombstone(id TopicID) bool { return im.st.tombstoned(id) }
@@ -73,12 +89,27 @@ type Broker struct {
 	Directories []DirectoryID
 	Rack        string // "" = none
 	Listeners   []Listener
-	// Fenced brokers lead nothing and get no new replicas.
+	// PeerAddress is host:port of the listener for other brokers; "" for a broker that is alone.
+	PeerAddress string
+	// Fenced brokers lead nothing and are in no ISR. A broker is fenced from its registration until it has caught up with
+	// the metadata, and whenever the controller has lost contact with it.
 	Fenced bool
+	// Draining brokers are in maintenance: they lead nothing that another replica in the ISR could lead, and get no new
+	// replicas.
+	Draining bool
+	// Removing brokers are to go for good: they get no new replicas, and those they have are moved away.
+	Removing bool
+	// Leaving brokers are in a controlled shutdown; it ends with the next registration.
+	Leaving bool
+	// Offline are those of Directories that the broker can't use until its next start.
+	Offline []DirectoryID
 	// Version is the software version, for people.
 	Version string
 	// MinFeatureLevel and MaxFeatureLevel bound the metadata feature levels this broker's binary knows (D17).
 	MinFeatureLevel, MaxFeatureLevel uint32
+
+	// fencedIndex is that of the entry which last fenced the broker. Who has applied that has caught up.
+	fencedIndex uint64
 }
 
 // Listener is one advertised endpoint of a broker.
@@ -91,9 +122,11 @@ type Listener struct {
 
 // Topic is one topic. Immutable.
 type Topic struct {
-	Name       string
-	ID         TopicID
-	Partitions []Partition       // the index is the partition id
+	Name string
+	ID   TopicID
+	// Partitions by partition id. They are pointers, so that a change of one copies one, and so that a partition which
+	// did not change between two Images is the same pointer in both.
+	Partitions []*Partition
 	Configs    map[string]string // only what was set on the topic; may be nil
 
 	configVersion uint64 // index of the entry that last changed Configs; compared by alter-configs commands
@@ -101,9 +134,10 @@ type Topic struct {
 
 // Partition is one partition's part of the metadata. Immutable.
 //
-// Invariants: ISR ⊆ Replicas, ELR ⊆ Replicas, ISR ∩ ELR = ∅, Leader is in ISR or NoBroker, len(Directories) equals
-// len(Replicas). LeaderEpoch grows with every change of Leader and every registration of the leader's broker (I9, R14);
-// PartitionEpoch with every change of the partition.
+// Invariants: ISR ⊆ Replicas, ELR ⊆ Replicas, ISR ∩ ELR = ∅, Leader is in ISR or NoBroker, Adding ⊆ Replicas, Removing ⊆
+// Replicas, Adding ∩ Removing = ∅, len(Directories) equals len(Replicas). LeaderEpoch grows with every change of Leader,
+// every registration of the leader's broker (I9, R14) and when replicas are taken away (R24); PartitionEpoch with every
+// change of the partition.
 type Partition struct {
 	Leader         BrokerID
 	LeaderEpoch    int32
@@ -113,4 +147,16 @@ type Partition struct {
 	ELR            []BrokerID // eligible leader replicas (KIP-966)
 	// Directories are the log directories that hold the replicas, parallel to Replicas.
 	Directories []DirectoryID
+	// Adding and Removing describe a reassignment under way (KIP-455): replicas that are being copied to, and those that
+	// go once all of Adding are in the ISR. Both nil when there is none.
+	Adding, Removing []BrokerID
+	// LastLeader is Leader, or while there is none the broker that led last and still has its log; NoBroker if that is
+	// gone (I12).
+	LastLeader BrokerID
+	// UncleanEpoch is the last leader epoch that began with an election outside ISR and ELR, -1 if there never was one.
+	// A follower cuts below its high watermark only for such an epoch (R25).
+	UncleanEpoch int32
 }
+
+// Reassigning reports whether the replicas of the partition are being moved.
+func (p *Partition) Reassigning() bool { return len(p.Adding) > 0 || len(p.Removing) > 0 }

@@ -68,9 +68,9 @@ func TestChangedTopicsModel(t *testing.T) {
 			old := d.st.topic(name)
 			switch {
 			case old == nil:
-				d.putTopic(&Topic{Name: name, ID: TopicID{byte(i + 1)}, Partitions: make([]Partition, 1)}, true)
+				d.putTopic(&Topic{Name: name, ID: TopicID{byte(i + 1)}, Partitions: []*Partition{{}}}, true)
 			case rapid.Bool().Draw(t, "delete"):
-				d.removeTopic(old, requestID{})
+				d.removeTopic(old, tombstone{})
 			default:
 				d.ownTopic(name).Partitions[0].PartitionEpoch++
 			}

@@ -42,7 +42,7 @@ func newPlacement(im *Image, turn int) *placement {
 	}
 	for t := range im.Topics() {
 		for i := range t.Partitions {
-			part := &t.Partitions[i]
+			part := t.Partitions[i]
 			for j, id := range part.Replicas {
 				if c := byID[id]; c != nil {
 					c.count(j == 0, part.Directories[j])
@@ -64,7 +64,7 @@ func (c *candidate) count(leader bool, dir DirectoryID) {
 }
 
 // begin starts a topic, whose present partitions count as its own load.
-func (p *placement) begin(present []Partition) {
+func (p *placement) begin(present []*Partition) {
 	for _, c := range p.brokers {
 		c.topicLeaders, c.topicReplicas = 0, 0
 		for i := range present {

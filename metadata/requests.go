@@ -1,5 +1,7 @@
 package metadata
 
+import "time"
+
 // Registration is what a broker tells the controller when it starts.
 type Registration struct {
 	ID          BrokerID
@@ -10,6 +12,67 @@ type Registration struct {
 	Version     string
 	// MinFeatureLevel and MaxFeatureLevel default to this binary's when both are 0.
 	MinFeatureLevel, MaxFeatureLevel uint32
+	// PeerAddress is host:port of the broker's listener for other brokers.
+	PeerAddress string
+	// TailsProven says that the logs on disk are known to hold all that this broker ever acknowledged without a sync:
+	// it was stopped cleanly. Without it the broker is no candidate for partitions of topics with millrace.flush.ack=false
+	// until it has caught up (I12).
+	TailsProven bool
+	// ReplaceDead takes the place of a registration whose process the controller can't reach, by order of a person
+	// (--replace). A live one is never replaced.
+	ReplaceDead bool
+}
+
+// Heartbeat is what a broker tells the controller every HeartbeatInterval.
+type Heartbeat struct {
+	Broker BrokerID
+	Epoch  int64 // of its registration
+	// Applied is the version of the Image that the broker has acted on: what it says about this broker's replicas is
+	// done, and the copies of topics deleted by then are gone.
+	Applied uint64
+	// Shutdown asks to be relieved of all leaderships, and whether the process may stop.
+	Shutdown bool
+	// Offline are log directories that can't be used any more.
+	Offline []DirectoryID
+}
+
+// HeartbeatReply is the controller's answer.
+type HeartbeatReply struct {
+	Fenced bool // the broker serves nobody
+	// MayStop answers Shutdown: this broker leads nothing that another broker could lead.
+	MayStop bool
+	// Waiting says for what MayStop waits; "" if it does not.
+	Waiting string
+	// Lease is how long after this heartbeat was sent the controller will not fence the broker for silence.
+	Lease time.Duration
+}
+
+// ElectionKind says who may be elected.
+type ElectionKind uint8
+
+// Kinds of elections, as in Kafka's ElectLeaders (KIP-460).
+const (
+	// Preferred makes the first replica the leader, if it is in the ISR.
+	Preferred ElectionKind = iota
+	// Unclean gives a partition without a leader the most complete of its live replicas, at the price of the records
+	// which only the others have (R15).
+	Unclean
+)
+
+// ElectionResult is the outcome for one partition. Err is nil when the partition has the leader that was asked for by
+// this election, or matches ErrElectionNotNeeded, ErrPreferredLeaderUnfit, ErrNoEligibleLeader, ErrUnknownTopic,
+// ErrUnknownPartition, or one of those of every operation (see CreateTopics).
+type ElectionResult struct {
+	TopicPartition TopicPartition
+	Leader         BrokerID // after the election; NoBroker with Err
+	Err            error
+}
+
+// Reassignment asks for another set of replicas of one partition (KIP-455).
+type Reassignment struct {
+	TopicPartition TopicPartition
+	// Replicas is the set to reach, the preferred leader first. Nil cancels a reassignment under way.
+	Replicas []BrokerID
 }
 
 // NewTopic asks for a topic. Either Partitions and ReplicationFactor say how large (-1 = the broker's default), or
@@ -108,4 +171,11 @@ type ISRMember struct {
 type PartitionResult struct {
 	Partition Partition
 	Err       error
+}
+
+// LogEnd is how far one replica reaches: the leader epoch of its last batch, -1 when it is empty, and its log end offset.
+type LogEnd struct {
+	TopicPartition TopicPartition
+	LeaderEpoch    int32
+	Offset         int64
 }

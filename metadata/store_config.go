@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -48,9 +49,21 @@ type Config struct {
 	// MaxPartitionsPerRequest bounds the partitions that one request may create, 10 000 as in Kafka.
 	MaxPartitionsPerRequest int
 
-	// Alive tells whether the process behind a registration still lives, as far as this broker can tell; a second process
-	// of the same broker id is then refused (M13). Nil = nobody else can be alive (one broker).
-	Alive func(id BrokerID, epoch int64) bool
+	// Forwarder carries operations to the controller when this broker is not it (D15). Nil = this broker is alone.
+	Forwarder Forwarder
+	// Probe asks the process behind a registration, over one connection to its PeerAddress, whether it lives. Nil means
+	// that it answered and has b's incarnation; the error of a process that refused the connection, or that is another
+	// one, should come at once. The controller gives it 150 ms before it fences a broker, and before it gives a broker's id
+	// to another process (M13). Nil = nobody else can be alive.
+	Probe func(ctx context.Context, b *Broker) error
+	// LogEnds asks a live broker how far its replicas reach, for an unclean election. Nil = elections go by the order of
+	// the replicas, the last known leader first.
+	LogEnds func(ctx context.Context, b *Broker, partitions []TopicPartition) ([]LogEnd, error)
+	// SessionTimeout is broker.session.timeout.ms: after how long without a heartbeat a broker is fenced.
+	SessionTimeout time.Duration
+	// HeartbeatInterval is broker.heartbeat.interval.ms: how often a broker should send a heartbeat. This package itself
+	// sends none.
+	HeartbeatInterval time.Duration
 
 	// HeartbeatTimeout, ElectionTimeout and LeaderLease are Raft's. The defaults, 50 ms each, are for a lone voter (D2).
 	HeartbeatTimeout, ElectionTimeout, LeaderLease time.Duration
@@ -76,6 +89,8 @@ func Default() Config {
 		HeartbeatTimeout:        50 * time.Millisecond,
 		ElectionTimeout:         50 * time.Millisecond,
 		LeaderLease:             50 * time.Millisecond,
+		SessionTimeout:          9 * time.Second,
+		HeartbeatInterval:       2 * time.Second,
 		SnapshotEntries:         4096,
 		SnapshotInterval:        30 * time.Second,
 		TrailingEntries:         4096,
@@ -94,6 +109,8 @@ func (c *Config) Validate() error {
 		return errors.New("metadata config: DirectoryID is not set")
 	case c.MaxPartitionsPerRequest < 1:
 		return fmt.Errorf("metadata config: MaxPartitionsPerRequest %d", c.MaxPartitionsPerRequest)
+	case c.SessionTimeout <= 0 || c.HeartbeatInterval <= 0 || c.HeartbeatInterval > c.SessionTimeout/2:
+		return fmt.Errorf("metadata config: SessionTimeout %v with HeartbeatInterval %v", c.SessionTimeout, c.HeartbeatInterval)
 	case c.TrailingEntries < 1:
 		return errors.New("metadata config: TrailingEntries must be at least 1")
 	case c.SnapshotEntries < 1:

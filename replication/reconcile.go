@@ -204,7 +204,7 @@ func (r *round) place(t *metadata.Topic) {
 	if other := r.next.byName[t.Name]; other != nil && other.id != t.ID {
 		r.drop(other.id)
 	}
-	local := slices.ContainsFunc(t.Partitions, func(p metadata.Partition) bool { return slices.Contains(p.Replicas, m.cfg.BrokerID) })
+	local := slices.ContainsFunc(t.Partitions, func(p *metadata.Partition) bool { return slices.Contains(p.Replicas, m.cfg.BrokerID) })
 	if old == nil && !local {
 		return
 	}
@@ -217,7 +217,7 @@ func (r *round) place(t *metadata.Topic) {
 	}
 	settings := r.settings(pl, t)
 	for i := range t.Partitions {
-		id, rec := int32(i), &t.Partitions[i]
+		id, rec := int32(i), t.Partitions[i]
 		p := pl.partitions[i]
 		switch {
 		case !slices.Contains(rec.Replicas, m.cfg.BrokerID):
@@ -244,7 +244,7 @@ func (r *round) refresh(pl *placement, t *metadata.Topic) {
 		if p == nil || i >= len(t.Partitions) {
 			continue
 		}
-		rec := &t.Partitions[i]
+		rec := t.Partitions[i]
 		if settings != nil {
 			p.configure(logSettings(settings), r.m.cfg.policy(settings, len(rec.Replicas)))
 		}
@@ -315,7 +315,7 @@ func (r *round) open(pl *placement, id int32, rec *metadata.Partition) {
 
 // delta is the partition's record as the core takes it.
 func (r *round) delta(rec *metadata.Partition) *MetadataDelta {
-	d := &MetadataDelta{Leader: rec.Leader, LeaderEpoch: rec.LeaderEpoch, PartitionEpoch: rec.PartitionEpoch, ISR: rec.ISR, UncleanEpoch: -1}
+	d := &MetadataDelta{Leader: rec.Leader, LeaderEpoch: rec.LeaderEpoch, PartitionEpoch: rec.PartitionEpoch, ISR: rec.ISR, UncleanEpoch: rec.UncleanEpoch}
 	for _, id := range rec.Replicas {
 		peer := Peer{ID: id, BrokerEpoch: -1, Fenced: true}
 		if b := r.img.Broker(id); b != nil {

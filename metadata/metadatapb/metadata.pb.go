@@ -97,6 +97,55 @@ func (CommandType) EnumDescriptor() ([]byte, []int) {
 	return file_metadata_proto_rawDescGZIP(), []int{0}
 }
 
+type Switch int32
+
+const (
+	Switch_SWITCH_UNCHANGED Switch = 0
+	Switch_SWITCH_ON        Switch = 1
+	Switch_SWITCH_OFF       Switch = 2
+)
+
+// Enum value maps for Switch.
+var (
+	Switch_name = map[int32]string{
+		0: "SWITCH_UNCHANGED",
+		1: "SWITCH_ON",
+		2: "SWITCH_OFF",
+	}
+	Switch_value = map[string]int32{
+		"SWITCH_UNCHANGED": 0,
+		"SWITCH_ON":        1,
+		"SWITCH_OFF":       2,
+	}
+)
+
+func (x Switch) Enum() *Switch {
+	p := new(Switch)
+	*p = x
+	return p
+}
+
+func (x Switch) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Switch) Descriptor() protoreflect.EnumDescriptor {
+	return file_metadata_proto_enumTypes[1].Descriptor()
+}
+
+func (Switch) Type() protoreflect.EnumType {
+	return &file_metadata_proto_enumTypes[1]
+}
+
+func (x Switch) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Switch.Descriptor instead.
+func (Switch) EnumDescriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{1}
+}
+
 // Entry is the data of one Raft log entry.
 type Entry struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -336,6 +385,12 @@ type Broker struct {
 	Version         string                 `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
 	MinFeatureLevel uint32                 `protobuf:"varint,9,opt,name=min_feature_level,json=minFeatureLevel,proto3" json:"min_feature_level,omitempty"`
 	MaxFeatureLevel uint32                 `protobuf:"varint,10,opt,name=max_feature_level,json=maxFeatureLevel,proto3" json:"max_feature_level,omitempty"`
+	PeerAddress     string                 `protobuf:"bytes,11,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
+	Draining        bool                   `protobuf:"varint,12,opt,name=draining,proto3" json:"draining,omitempty"`
+	Removing        bool                   `protobuf:"varint,13,opt,name=removing,proto3" json:"removing,omitempty"`
+	Leaving         bool                   `protobuf:"varint,14,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	Offline         [][]byte               `protobuf:"bytes,15,rep,name=offline,proto3" json:"offline,omitempty"`                             // of directories
+	FencedIndex     uint64                 `protobuf:"varint,16,opt,name=fenced_index,json=fencedIndex,proto3" json:"fenced_index,omitempty"` // of the entry that last fenced it; 0 in commands
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -436,6 +491,48 @@ func (x *Broker) GetMinFeatureLevel() uint32 {
 func (x *Broker) GetMaxFeatureLevel() uint32 {
 	if x != nil {
 		return x.MaxFeatureLevel
+	}
+	return 0
+}
+
+func (x *Broker) GetPeerAddress() string {
+	if x != nil {
+		return x.PeerAddress
+	}
+	return ""
+}
+
+func (x *Broker) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *Broker) GetRemoving() bool {
+	if x != nil {
+		return x.Removing
+	}
+	return false
+}
+
+func (x *Broker) GetLeaving() bool {
+	if x != nil {
+		return x.Leaving
+	}
+	return false
+}
+
+func (x *Broker) GetOffline() [][]byte {
+	if x != nil {
+		return x.Offline
+	}
+	return nil
+}
+
+func (x *Broker) GetFencedIndex() uint64 {
+	if x != nil {
+		return x.FencedIndex
 	}
 	return 0
 }
@@ -566,6 +663,8 @@ type RegisterBroker struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Broker        *Broker                `protobuf:"bytes,1,opt,name=broker,proto3" json:"broker,omitempty"`
 	ExpectedEpoch int64                  `protobuf:"varint,2,opt,name=expected_epoch,json=expectedEpoch,proto3" json:"expected_epoch,omitempty"` // of the registration it replaces, 0 = none
+	TailsProven   bool                   `protobuf:"varint,3,opt,name=tails_proven,json=tailsProven,proto3" json:"tails_proven,omitempty"`
+	Policy        *PartitionPolicy       `protobuf:"bytes,4,opt,name=policy,proto3" json:"policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -614,6 +713,748 @@ func (x *RegisterBroker) GetExpectedEpoch() int64 {
 	return 0
 }
 
+func (x *RegisterBroker) GetTailsProven() bool {
+	if x != nil {
+		return x.TailsProven
+	}
+	return false
+}
+
+func (x *RegisterBroker) GetPolicy() *PartitionPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+// PartitionPolicy holds the defaults of topic configs that Apply goes by. The proposer has resolved them, for brokers may
+// have different static configs (M1).
+type PartitionPolicy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	MinInsync     uint32                 `protobuf:"varint,1,opt,name=min_insync,json=minInsync,proto3" json:"min_insync,omitempty"`       // min.insync.replicas; 0 = not set, it goes by the number of replicas
+	FlushLazily   bool                   `protobuf:"varint,2,opt,name=flush_lazily,json=flushLazily,proto3" json:"flush_lazily,omitempty"` // millrace.flush.ack=false
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PartitionPolicy) Reset() {
+	*x = PartitionPolicy{}
+	mi := &file_metadata_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PartitionPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PartitionPolicy) ProtoMessage() {}
+
+func (x *PartitionPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PartitionPolicy.ProtoReflect.Descriptor instead.
+func (*PartitionPolicy) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *PartitionPolicy) GetMinInsync() uint32 {
+	if x != nil {
+		return x.MinInsync
+	}
+	return 0
+}
+
+func (x *PartitionPolicy) GetFlushLazily() bool {
+	if x != nil {
+		return x.FlushLazily
+	}
+	return false
+}
+
+// AssignBrokerID gives a directory its broker id.
+type AssignBrokerID struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Directory     []byte                 `protobuf:"bytes,1,opt,name=directory,proto3" json:"directory,omitempty"`
+	Want          int32                  `protobuf:"varint,2,opt,name=want,proto3" json:"want,omitempty"` // -1 = any
+	Replace       bool                   `protobuf:"varint,3,opt,name=replace,proto3" json:"replace,omitempty"`
+	ExpectedEpoch int64                  `protobuf:"varint,4,opt,name=expected_epoch,json=expectedEpoch,proto3" json:"expected_epoch,omitempty"` // with replace: of the registration whose process was found dead, 0 = none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AssignBrokerID) Reset() {
+	*x = AssignBrokerID{}
+	mi := &file_metadata_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AssignBrokerID) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AssignBrokerID) ProtoMessage() {}
+
+func (x *AssignBrokerID) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AssignBrokerID.ProtoReflect.Descriptor instead.
+func (*AssignBrokerID) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *AssignBrokerID) GetDirectory() []byte {
+	if x != nil {
+		return x.Directory
+	}
+	return nil
+}
+
+func (x *AssignBrokerID) GetWant() int32 {
+	if x != nil {
+		return x.Want
+	}
+	return 0
+}
+
+func (x *AssignBrokerID) GetReplace() bool {
+	if x != nil {
+		return x.Replace
+	}
+	return false
+}
+
+func (x *AssignBrokerID) GetExpectedEpoch() int64 {
+	if x != nil {
+		return x.ExpectedEpoch
+	}
+	return 0
+}
+
+// AlterBroker changes what a registered broker may do.
+type AlterBroker struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Broker        int32                  `protobuf:"varint,1,opt,name=broker,proto3" json:"broker,omitempty"`
+	Epoch         int64                  `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"` // of the registration it is about
+	Fenced        Switch                 `protobuf:"varint,3,opt,name=fenced,proto3,enum=millrace.metadata.Switch" json:"fenced,omitempty"`
+	Leaving       Switch                 `protobuf:"varint,4,opt,name=leaving,proto3,enum=millrace.metadata.Switch" json:"leaving,omitempty"`
+	Draining      Switch                 `protobuf:"varint,5,opt,name=draining,proto3,enum=millrace.metadata.Switch" json:"draining,omitempty"`
+	Removing      Switch                 `protobuf:"varint,6,opt,name=removing,proto3,enum=millrace.metadata.Switch" json:"removing,omitempty"`
+	Offline       [][]byte               `protobuf:"bytes,7,rep,name=offline,proto3" json:"offline,omitempty"` // further directories that can't be used
+	Policy        *PartitionPolicy       `protobuf:"bytes,8,opt,name=policy,proto3" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AlterBroker) Reset() {
+	*x = AlterBroker{}
+	mi := &file_metadata_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterBroker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterBroker) ProtoMessage() {}
+
+func (x *AlterBroker) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterBroker.ProtoReflect.Descriptor instead.
+func (*AlterBroker) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *AlterBroker) GetBroker() int32 {
+	if x != nil {
+		return x.Broker
+	}
+	return 0
+}
+
+func (x *AlterBroker) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *AlterBroker) GetFenced() Switch {
+	if x != nil {
+		return x.Fenced
+	}
+	return Switch_SWITCH_UNCHANGED
+}
+
+func (x *AlterBroker) GetLeaving() Switch {
+	if x != nil {
+		return x.Leaving
+	}
+	return Switch_SWITCH_UNCHANGED
+}
+
+func (x *AlterBroker) GetDraining() Switch {
+	if x != nil {
+		return x.Draining
+	}
+	return Switch_SWITCH_UNCHANGED
+}
+
+func (x *AlterBroker) GetRemoving() Switch {
+	if x != nil {
+		return x.Removing
+	}
+	return Switch_SWITCH_UNCHANGED
+}
+
+func (x *AlterBroker) GetOffline() [][]byte {
+	if x != nil {
+		return x.Offline
+	}
+	return nil
+}
+
+func (x *AlterBroker) GetPolicy() *PartitionPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+// AlterPartitions changes the ISRs of partitions of one leader, in columns.
+type AlterPartitions struct {
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Leader            int32                  `protobuf:"varint,1,opt,name=leader,proto3" json:"leader,omitempty"`
+	LeaderBrokerEpoch int64                  `protobuf:"varint,2,opt,name=leader_broker_epoch,json=leaderBrokerEpoch,proto3" json:"leader_broker_epoch,omitempty"`
+	Policy            *PartitionPolicy       `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`
+	TopicIds          []byte                 `protobuf:"bytes,4,opt,name=topic_ids,json=topicIds,proto3" json:"topic_ids,omitempty"` // 16 bytes each
+	Counts            []uint32               `protobuf:"varint,5,rep,packed,name=counts,proto3" json:"counts,omitempty"`             // partitions of each topic
+	Partitions        []uint32               `protobuf:"varint,6,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	LeaderEpochs      []int32                `protobuf:"varint,7,rep,packed,name=leader_epochs,json=leaderEpochs,proto3" json:"leader_epochs,omitempty"`
+	PartitionEpochs   []int32                `protobuf:"varint,8,rep,packed,name=partition_epochs,json=partitionEpochs,proto3" json:"partition_epochs,omitempty"`
+	IsrCounts         []uint32               `protobuf:"varint,9,rep,packed,name=isr_counts,json=isrCounts,proto3" json:"isr_counts,omitempty"`
+	Isr               []int32                `protobuf:"varint,10,rep,packed,name=isr,proto3" json:"isr,omitempty"`
+	IsrBrokerEpochs   []int64                `protobuf:"zigzag64,11,rep,packed,name=isr_broker_epochs,json=isrBrokerEpochs,proto3" json:"isr_broker_epochs,omitempty"` // parallel to isr, -1 = not compared
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *AlterPartitions) Reset() {
+	*x = AlterPartitions{}
+	mi := &file_metadata_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterPartitions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterPartitions) ProtoMessage() {}
+
+func (x *AlterPartitions) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterPartitions.ProtoReflect.Descriptor instead.
+func (*AlterPartitions) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *AlterPartitions) GetLeader() int32 {
+	if x != nil {
+		return x.Leader
+	}
+	return 0
+}
+
+func (x *AlterPartitions) GetLeaderBrokerEpoch() int64 {
+	if x != nil {
+		return x.LeaderBrokerEpoch
+	}
+	return 0
+}
+
+func (x *AlterPartitions) GetPolicy() *PartitionPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *AlterPartitions) GetTopicIds() []byte {
+	if x != nil {
+		return x.TopicIds
+	}
+	return nil
+}
+
+func (x *AlterPartitions) GetCounts() []uint32 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *AlterPartitions) GetPartitions() []uint32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *AlterPartitions) GetLeaderEpochs() []int32 {
+	if x != nil {
+		return x.LeaderEpochs
+	}
+	return nil
+}
+
+func (x *AlterPartitions) GetPartitionEpochs() []int32 {
+	if x != nil {
+		return x.PartitionEpochs
+	}
+	return nil
+}
+
+func (x *AlterPartitions) GetIsrCounts() []uint32 {
+	if x != nil {
+		return x.IsrCounts
+	}
+	return nil
+}
+
+func (x *AlterPartitions) GetIsr() []int32 {
+	if x != nil {
+		return x.Isr
+	}
+	return nil
+}
+
+func (x *AlterPartitions) GetIsrBrokerEpochs() []int64 {
+	if x != nil {
+		return x.IsrBrokerEpochs
+	}
+	return nil
+}
+
+// ElectLeaders elects leaders, in columns as in AlterPartitions.
+type ElectLeaders struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Unclean         bool                   `protobuf:"varint,1,opt,name=unclean,proto3" json:"unclean,omitempty"`
+	Policy          *PartitionPolicy       `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
+	TopicIds        []byte                 `protobuf:"bytes,3,opt,name=topic_ids,json=topicIds,proto3" json:"topic_ids,omitempty"`
+	Counts          []uint32               `protobuf:"varint,4,rep,packed,name=counts,proto3" json:"counts,omitempty"`
+	Partitions      []uint32               `protobuf:"varint,5,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	Leaders         []int32                `protobuf:"varint,6,rep,packed,name=leaders,proto3" json:"leaders,omitempty"`                                        // unclean only: who is to lead
+	PartitionEpochs []int32                `protobuf:"varint,7,rep,packed,name=partition_epochs,json=partitionEpochs,proto3" json:"partition_epochs,omitempty"` // unclean only: of the state it was decided on
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ElectLeaders) Reset() {
+	*x = ElectLeaders{}
+	mi := &file_metadata_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ElectLeaders) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ElectLeaders) ProtoMessage() {}
+
+func (x *ElectLeaders) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ElectLeaders.ProtoReflect.Descriptor instead.
+func (*ElectLeaders) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ElectLeaders) GetUnclean() bool {
+	if x != nil {
+		return x.Unclean
+	}
+	return false
+}
+
+func (x *ElectLeaders) GetPolicy() *PartitionPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *ElectLeaders) GetTopicIds() []byte {
+	if x != nil {
+		return x.TopicIds
+	}
+	return nil
+}
+
+func (x *ElectLeaders) GetCounts() []uint32 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *ElectLeaders) GetPartitions() []uint32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *ElectLeaders) GetLeaders() []int32 {
+	if x != nil {
+		return x.Leaders
+	}
+	return nil
+}
+
+func (x *ElectLeaders) GetPartitionEpochs() []int32 {
+	if x != nil {
+		return x.PartitionEpochs
+	}
+	return nil
+}
+
+// ReassignPartitions starts, changes and cancels moves of replicas (KIP-455).
+type ReassignPartitions struct {
+	state         protoimpl.MessageState   `protogen:"open.v1"`
+	Moves         []*PartitionReassignment `protobuf:"bytes,1,rep,name=moves,proto3" json:"moves,omitempty"`
+	Policy        *PartitionPolicy         `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReassignPartitions) Reset() {
+	*x = ReassignPartitions{}
+	mi := &file_metadata_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReassignPartitions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReassignPartitions) ProtoMessage() {}
+
+func (x *ReassignPartitions) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReassignPartitions.ProtoReflect.Descriptor instead.
+func (*ReassignPartitions) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ReassignPartitions) GetMoves() []*PartitionReassignment {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *ReassignPartitions) GetPolicy() *PartitionPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+type PartitionReassignment struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	TopicId        []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Partition      uint32                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	PartitionEpoch int32                  `protobuf:"varint,3,opt,name=partition_epoch,json=partitionEpoch,proto3" json:"partition_epoch,omitempty"`
+	Cancel         bool                   `protobuf:"varint,4,opt,name=cancel,proto3" json:"cancel,omitempty"`
+	Replicas       []int32                `protobuf:"varint,5,rep,packed,name=replicas,proto3" json:"replicas,omitempty"`
+	Directories    [][]byte               `protobuf:"bytes,6,rep,name=directories,proto3" json:"directories,omitempty"` // parallel to replicas
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *PartitionReassignment) Reset() {
+	*x = PartitionReassignment{}
+	mi := &file_metadata_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PartitionReassignment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PartitionReassignment) ProtoMessage() {}
+
+func (x *PartitionReassignment) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PartitionReassignment.ProtoReflect.Descriptor instead.
+func (*PartitionReassignment) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *PartitionReassignment) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *PartitionReassignment) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *PartitionReassignment) GetPartitionEpoch() int32 {
+	if x != nil {
+		return x.PartitionEpoch
+	}
+	return 0
+}
+
+func (x *PartitionReassignment) GetCancel() bool {
+	if x != nil {
+		return x.Cancel
+	}
+	return false
+}
+
+func (x *PartitionReassignment) GetReplicas() []int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *PartitionReassignment) GetDirectories() [][]byte {
+	if x != nil {
+		return x.Directories
+	}
+	return nil
+}
+
+type UnregisterBroker struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Broker        int32                  `protobuf:"varint,1,opt,name=broker,proto3" json:"broker,omitempty"`
+	Epoch         int64                  `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnregisterBroker) Reset() {
+	*x = UnregisterBroker{}
+	mi := &file_metadata_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnregisterBroker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnregisterBroker) ProtoMessage() {}
+
+func (x *UnregisterBroker) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnregisterBroker.ProtoReflect.Descriptor instead.
+func (*UnregisterBroker) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *UnregisterBroker) GetBroker() int32 {
+	if x != nil {
+		return x.Broker
+	}
+	return 0
+}
+
+func (x *UnregisterBroker) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+type SetFeatureLevel struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Expected      uint32                 `protobuf:"varint,1,opt,name=expected,proto3" json:"expected,omitempty"`
+	Level         uint32                 `protobuf:"varint,2,opt,name=level,proto3" json:"level,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetFeatureLevel) Reset() {
+	*x = SetFeatureLevel{}
+	mi := &file_metadata_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetFeatureLevel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetFeatureLevel) ProtoMessage() {}
+
+func (x *SetFeatureLevel) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetFeatureLevel.ProtoReflect.Descriptor instead.
+func (*SetFeatureLevel) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SetFeatureLevel) GetExpected() uint32 {
+	if x != nil {
+		return x.Expected
+	}
+	return 0
+}
+
+func (x *SetFeatureLevel) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+// PruneTombstones drops the tombstones of topics that were deleted up to an index.
+type PruneTombstones struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Through       uint64                 `protobuf:"varint,1,opt,name=through,proto3" json:"through,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PruneTombstones) Reset() {
+	*x = PruneTombstones{}
+	mi := &file_metadata_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PruneTombstones) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PruneTombstones) ProtoMessage() {}
+
+func (x *PruneTombstones) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PruneTombstones.ProtoReflect.Descriptor instead.
+func (*PruneTombstones) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *PruneTombstones) GetThrough() uint64 {
+	if x != nil {
+		return x.Through
+	}
+	return 0
+}
+
 type CreateTopic struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TopicId       []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
@@ -626,7 +1467,7 @@ type CreateTopic struct {
 
 func (x *CreateTopic) Reset() {
 	*x = CreateTopic{}
-	mi := &file_metadata_proto_msgTypes[8]
+	mi := &file_metadata_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -638,7 +1479,7 @@ func (x *CreateTopic) String() string {
 func (*CreateTopic) ProtoMessage() {}
 
 func (x *CreateTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[8]
+	mi := &file_metadata_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -651,7 +1492,7 @@ func (x *CreateTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTopic.ProtoReflect.Descriptor instead.
 func (*CreateTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{8}
+	return file_metadata_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CreateTopic) GetTopicId() []byte {
@@ -692,7 +1533,7 @@ type DeleteTopic struct {
 
 func (x *DeleteTopic) Reset() {
 	*x = DeleteTopic{}
-	mi := &file_metadata_proto_msgTypes[9]
+	mi := &file_metadata_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -704,7 +1545,7 @@ func (x *DeleteTopic) String() string {
 func (*DeleteTopic) ProtoMessage() {}
 
 func (x *DeleteTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[9]
+	mi := &file_metadata_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -717,7 +1558,7 @@ func (x *DeleteTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTopic.ProtoReflect.Descriptor instead.
 func (*DeleteTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{9}
+	return file_metadata_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeleteTopic) GetRequestId() []byte {
@@ -745,7 +1586,7 @@ type CreatePartitions struct {
 
 func (x *CreatePartitions) Reset() {
 	*x = CreatePartitions{}
-	mi := &file_metadata_proto_msgTypes[10]
+	mi := &file_metadata_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -757,7 +1598,7 @@ func (x *CreatePartitions) String() string {
 func (*CreatePartitions) ProtoMessage() {}
 
 func (x *CreatePartitions) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[10]
+	mi := &file_metadata_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -770,7 +1611,7 @@ func (x *CreatePartitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePartitions.ProtoReflect.Descriptor instead.
 func (*CreatePartitions) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{10}
+	return file_metadata_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CreatePartitions) GetTopicId() []byte {
@@ -807,7 +1648,7 @@ type AlterConfigs struct {
 
 func (x *AlterConfigs) Reset() {
 	*x = AlterConfigs{}
-	mi := &file_metadata_proto_msgTypes[11]
+	mi := &file_metadata_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +1660,7 @@ func (x *AlterConfigs) String() string {
 func (*AlterConfigs) ProtoMessage() {}
 
 func (x *AlterConfigs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[11]
+	mi := &file_metadata_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +1673,7 @@ func (x *AlterConfigs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterConfigs.ProtoReflect.Descriptor instead.
 func (*AlterConfigs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{11}
+	return file_metadata_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AlterConfigs) GetTopicId() []byte {
@@ -880,7 +1721,7 @@ type AllocateProducerIDs struct {
 
 func (x *AllocateProducerIDs) Reset() {
 	*x = AllocateProducerIDs{}
-	mi := &file_metadata_proto_msgTypes[12]
+	mi := &file_metadata_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -892,7 +1733,7 @@ func (x *AllocateProducerIDs) String() string {
 func (*AllocateProducerIDs) ProtoMessage() {}
 
 func (x *AllocateProducerIDs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[12]
+	mi := &file_metadata_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -905,7 +1746,7 @@ func (x *AllocateProducerIDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocateProducerIDs.ProtoReflect.Descriptor instead.
 func (*AllocateProducerIDs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{12}
+	return file_metadata_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AllocateProducerIDs) GetExpectedNext() int64 {
@@ -939,7 +1780,7 @@ type AlterPartition struct {
 
 func (x *AlterPartition) Reset() {
 	*x = AlterPartition{}
-	mi := &file_metadata_proto_msgTypes[13]
+	mi := &file_metadata_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +1792,7 @@ func (x *AlterPartition) String() string {
 func (*AlterPartition) ProtoMessage() {}
 
 func (x *AlterPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[13]
+	mi := &file_metadata_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +1805,7 @@ func (x *AlterPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterPartition.ProtoReflect.Descriptor instead.
 func (*AlterPartition) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{13}
+	return file_metadata_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AlterPartition) GetLeader() int32 {
@@ -1043,7 +1884,7 @@ type ChainPart struct {
 
 func (x *ChainPart) Reset() {
 	*x = ChainPart{}
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1055,7 +1896,7 @@ func (x *ChainPart) String() string {
 func (*ChainPart) ProtoMessage() {}
 
 func (x *ChainPart) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1068,7 +1909,7 @@ func (x *ChainPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainPart.ProtoReflect.Descriptor instead.
 func (*ChainPart) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{14}
+	return file_metadata_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ChainPart) GetChainId() []byte {
@@ -1112,6 +1953,7 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Tombstones
 	//	*SnapshotRecord_Chain
 	//	*SnapshotRecord_Footer
+	//	*SnapshotRecord_Identity
 	Record        isSnapshotRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1119,7 +1961,7 @@ type SnapshotRecord struct {
 
 func (x *SnapshotRecord) Reset() {
 	*x = SnapshotRecord{}
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1131,7 +1973,7 @@ func (x *SnapshotRecord) String() string {
 func (*SnapshotRecord) ProtoMessage() {}
 
 func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1144,7 +1986,7 @@ func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRecord.ProtoReflect.Descriptor instead.
 func (*SnapshotRecord) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{15}
+	return file_metadata_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SnapshotRecord) GetRecord() isSnapshotRecord_Record {
@@ -1226,6 +2068,15 @@ func (x *SnapshotRecord) GetFooter() *SnapshotFooter {
 	return nil
 }
 
+func (x *SnapshotRecord) GetIdentity() *SnapshotIdentity {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_Identity); ok {
+			return x.Identity
+		}
+	}
+	return nil
+}
+
 type isSnapshotRecord_Record interface {
 	isSnapshotRecord_Record()
 }
@@ -1262,6 +2113,10 @@ type SnapshotRecord_Footer struct {
 	Footer *SnapshotFooter `protobuf:"bytes,8,opt,name=footer,proto3,oneof"`
 }
 
+type SnapshotRecord_Identity struct {
+	Identity *SnapshotIdentity `protobuf:"bytes,9,opt,name=identity,proto3,oneof"` // after configs
+}
+
 func (*SnapshotRecord_Header) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_Broker) isSnapshotRecord_Record() {}
@@ -1278,6 +2133,8 @@ func (*SnapshotRecord_Chain) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_Footer) isSnapshotRecord_Record() {}
 
+func (*SnapshotRecord_Identity) isSnapshotRecord_Record() {}
+
 type SnapshotHeader struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Index           uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"` // of the last entry with commands
@@ -1285,13 +2142,14 @@ type SnapshotHeader struct {
 	FeatureLevel    uint32                 `protobuf:"varint,3,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
 	LastBrokerEpoch int64                  `protobuf:"varint,4,opt,name=last_broker_epoch,json=lastBrokerEpoch,proto3" json:"last_broker_epoch,omitempty"`
 	NextProducerId  int64                  `protobuf:"varint,5,opt,name=next_producer_id,json=nextProducerId,proto3" json:"next_producer_id,omitempty"`
+	NextBrokerId    int32                  `protobuf:"varint,6,opt,name=next_broker_id,json=nextBrokerId,proto3" json:"next_broker_id,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1303,7 +2161,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1316,7 +2174,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{16}
+	return file_metadata_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SnapshotHeader) GetIndex() uint64 {
@@ -1354,6 +2212,74 @@ func (x *SnapshotHeader) GetNextProducerId() int64 {
 	return 0
 }
 
+func (x *SnapshotHeader) GetNextBrokerId() int32 {
+	if x != nil {
+		return x.NextBrokerId
+	}
+	return 0
+}
+
+// SnapshotIdentity says which broker id a directory was given.
+type SnapshotIdentity struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Directory     []byte                 `protobuf:"bytes,1,opt,name=directory,proto3" json:"directory,omitempty"`
+	BrokerId      int32                  `protobuf:"varint,2,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	Removed       bool                   `protobuf:"varint,3,opt,name=removed,proto3" json:"removed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotIdentity) Reset() {
+	*x = SnapshotIdentity{}
+	mi := &file_metadata_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotIdentity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotIdentity) ProtoMessage() {}
+
+func (x *SnapshotIdentity) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotIdentity.ProtoReflect.Descriptor instead.
+func (*SnapshotIdentity) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *SnapshotIdentity) GetDirectory() []byte {
+	if x != nil {
+		return x.Directory
+	}
+	return nil
+}
+
+func (x *SnapshotIdentity) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *SnapshotIdentity) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
+}
+
 type SnapshotConfigs struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	BrokerId      int32                  `protobuf:"varint,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
@@ -1365,7 +2291,7 @@ type SnapshotConfigs struct {
 
 func (x *SnapshotConfigs) Reset() {
 	*x = SnapshotConfigs{}
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1377,7 +2303,7 @@ func (x *SnapshotConfigs) String() string {
 func (*SnapshotConfigs) ProtoMessage() {}
 
 func (x *SnapshotConfigs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1390,7 +2316,7 @@ func (x *SnapshotConfigs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotConfigs.ProtoReflect.Descriptor instead.
 func (*SnapshotConfigs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{17}
+	return file_metadata_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SnapshotConfigs) GetBrokerId() int32 {
@@ -1427,7 +2353,7 @@ type SnapshotTopic struct {
 
 func (x *SnapshotTopic) Reset() {
 	*x = SnapshotTopic{}
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1439,7 +2365,7 @@ func (x *SnapshotTopic) String() string {
 func (*SnapshotTopic) ProtoMessage() {}
 
 func (x *SnapshotTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1452,7 +2378,7 @@ func (x *SnapshotTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTopic.ProtoReflect.Descriptor instead.
 func (*SnapshotTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{18}
+	return file_metadata_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SnapshotTopic) GetTopicId() []byte {
@@ -1501,13 +2427,19 @@ type SnapshotPartitions struct {
 	Isr             []int32                `protobuf:"varint,6,rep,packed,name=isr,proto3" json:"isr,omitempty"`
 	ElrCounts       []uint32               `protobuf:"varint,7,rep,packed,name=elr_counts,json=elrCounts,proto3" json:"elr_counts,omitempty"`
 	Elr             []int32                `protobuf:"varint,8,rep,packed,name=elr,proto3" json:"elr,omitempty"`
+	LastLeaders     []int32                `protobuf:"varint,9,rep,packed,name=last_leaders,json=lastLeaders,proto3" json:"last_leaders,omitempty"`        // none = as leaders
+	UncleanEpochs   []uint32               `protobuf:"varint,10,rep,packed,name=unclean_epochs,json=uncleanEpochs,proto3" json:"unclean_epochs,omitempty"` // plus one; none = all 0
+	AddingCounts    []uint32               `protobuf:"varint,11,rep,packed,name=adding_counts,json=addingCounts,proto3" json:"adding_counts,omitempty"`    // none = all 0, like the next
+	Adding          []int32                `protobuf:"varint,12,rep,packed,name=adding,proto3" json:"adding,omitempty"`
+	RemovingCounts  []uint32               `protobuf:"varint,13,rep,packed,name=removing_counts,json=removingCounts,proto3" json:"removing_counts,omitempty"`
+	Removing        []int32                `protobuf:"varint,14,rep,packed,name=removing,proto3" json:"removing,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *SnapshotPartitions) Reset() {
 	*x = SnapshotPartitions{}
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1519,7 +2451,7 @@ func (x *SnapshotPartitions) String() string {
 func (*SnapshotPartitions) ProtoMessage() {}
 
 func (x *SnapshotPartitions) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1532,7 +2464,7 @@ func (x *SnapshotPartitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotPartitions.ProtoReflect.Descriptor instead.
 func (*SnapshotPartitions) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{19}
+	return file_metadata_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SnapshotPartitions) GetPlacement() *Placement {
@@ -1591,17 +2523,60 @@ func (x *SnapshotPartitions) GetElr() []int32 {
 	return nil
 }
 
+func (x *SnapshotPartitions) GetLastLeaders() []int32 {
+	if x != nil {
+		return x.LastLeaders
+	}
+	return nil
+}
+
+func (x *SnapshotPartitions) GetUncleanEpochs() []uint32 {
+	if x != nil {
+		return x.UncleanEpochs
+	}
+	return nil
+}
+
+func (x *SnapshotPartitions) GetAddingCounts() []uint32 {
+	if x != nil {
+		return x.AddingCounts
+	}
+	return nil
+}
+
+func (x *SnapshotPartitions) GetAdding() []int32 {
+	if x != nil {
+		return x.Adding
+	}
+	return nil
+}
+
+func (x *SnapshotPartitions) GetRemovingCounts() []uint32 {
+	if x != nil {
+		return x.RemovingCounts
+	}
+	return nil
+}
+
+func (x *SnapshotPartitions) GetRemoving() []int32 {
+	if x != nil {
+		return x.Removing
+	}
+	return nil
+}
+
 type SnapshotTombstones struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TopicIds      []byte                 `protobuf:"bytes,1,opt,name=topic_ids,json=topicIds,proto3" json:"topic_ids,omitempty"`       // 16 bytes each
 	RequestIds    []byte                 `protobuf:"bytes,2,opt,name=request_ids,json=requestIds,proto3" json:"request_ids,omitempty"` // 16 bytes each, parallel
+	Indexes       []uint64               `protobuf:"varint,3,rep,packed,name=indexes,proto3" json:"indexes,omitempty"`                 // of the entries that deleted them, parallel; none = the snapshot's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotTombstones) Reset() {
 	*x = SnapshotTombstones{}
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1613,7 +2588,7 @@ func (x *SnapshotTombstones) String() string {
 func (*SnapshotTombstones) ProtoMessage() {}
 
 func (x *SnapshotTombstones) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1626,7 +2601,7 @@ func (x *SnapshotTombstones) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTombstones.ProtoReflect.Descriptor instead.
 func (*SnapshotTombstones) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{20}
+	return file_metadata_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SnapshotTombstones) GetTopicIds() []byte {
@@ -1643,6 +2618,13 @@ func (x *SnapshotTombstones) GetRequestIds() []byte {
 	return nil
 }
 
+func (x *SnapshotTombstones) GetIndexes() []uint64 {
+	if x != nil {
+		return x.Indexes
+	}
+	return nil
+}
+
 type SnapshotChain struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ChainId       []byte                 `protobuf:"bytes,1,opt,name=chain_id,json=chainId,proto3" json:"chain_id,omitempty"`
@@ -1654,7 +2636,7 @@ type SnapshotChain struct {
 
 func (x *SnapshotChain) Reset() {
 	*x = SnapshotChain{}
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +2648,7 @@ func (x *SnapshotChain) String() string {
 func (*SnapshotChain) ProtoMessage() {}
 
 func (x *SnapshotChain) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +2661,7 @@ func (x *SnapshotChain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChain.ProtoReflect.Descriptor instead.
 func (*SnapshotChain) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{21}
+	return file_metadata_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SnapshotChain) GetChainId() []byte {
@@ -1712,7 +2694,7 @@ type SnapshotFooter struct {
 
 func (x *SnapshotFooter) Reset() {
 	*x = SnapshotFooter{}
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1724,7 +2706,7 @@ func (x *SnapshotFooter) String() string {
 func (*SnapshotFooter) ProtoMessage() {}
 
 func (x *SnapshotFooter) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1737,7 +2719,7 @@ func (x *SnapshotFooter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotFooter.ProtoReflect.Descriptor instead.
 func (*SnapshotFooter) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{22}
+	return file_metadata_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SnapshotFooter) GetRecords() uint64 {
@@ -1765,7 +2747,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\tR\x04host\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\x05R\x04port\x12\x1a\n" +
-	"\bprotocol\x18\x04 \x01(\tR\bprotocol\"\xcb\x02\n" +
+	"\bprotocol\x18\x04 \x01(\tR\bprotocol\"\xfd\x03\n" +
 	"\x06Broker\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12 \n" +
@@ -1777,7 +2759,13 @@ const file_metadata_proto_rawDesc = "" +
 	"\aversion\x18\b \x01(\tR\aversion\x12*\n" +
 	"\x11min_feature_level\x18\t \x01(\rR\x0fminFeatureLevel\x12*\n" +
 	"\x11max_feature_level\x18\n" +
-	" \x01(\rR\x0fmaxFeatureLevel\"\xa1\x01\n" +
+	" \x01(\rR\x0fmaxFeatureLevel\x12!\n" +
+	"\fpeer_address\x18\v \x01(\tR\vpeerAddress\x12\x1a\n" +
+	"\bdraining\x18\f \x01(\bR\bdraining\x12\x1a\n" +
+	"\bremoving\x18\r \x01(\bR\bremoving\x12\x18\n" +
+	"\aleaving\x18\x0e \x01(\bR\aleaving\x12\x18\n" +
+	"\aoffline\x18\x0f \x03(\fR\aoffline\x12!\n" +
+	"\ffenced_index\x18\x10 \x01(\x04R\vfencedIndex\"\xa1\x01\n" +
 	"\tPlacement\x12 \n" +
 	"\vdirectories\x18\x01 \x03(\fR\vdirectories\x12%\n" +
 	"\x0ereplica_counts\x18\x02 \x03(\rR\rreplicaCounts\x12\x1a\n" +
@@ -1786,10 +2774,74 @@ const file_metadata_proto_rawDesc = "" +
 	"\vInitCluster\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12#\n" +
-	"\rfeature_level\x18\x02 \x01(\rR\ffeatureLevel\"j\n" +
+	"\rfeature_level\x18\x02 \x01(\rR\ffeatureLevel\"\xc9\x01\n" +
 	"\x0eRegisterBroker\x121\n" +
 	"\x06broker\x18\x01 \x01(\v2\x19.millrace.metadata.BrokerR\x06broker\x12%\n" +
-	"\x0eexpected_epoch\x18\x02 \x01(\x03R\rexpectedEpoch\"\xaf\x01\n" +
+	"\x0eexpected_epoch\x18\x02 \x01(\x03R\rexpectedEpoch\x12!\n" +
+	"\ftails_proven\x18\x03 \x01(\bR\vtailsProven\x12:\n" +
+	"\x06policy\x18\x04 \x01(\v2\".millrace.metadata.PartitionPolicyR\x06policy\"S\n" +
+	"\x0fPartitionPolicy\x12\x1d\n" +
+	"\n" +
+	"min_insync\x18\x01 \x01(\rR\tminInsync\x12!\n" +
+	"\fflush_lazily\x18\x02 \x01(\bR\vflushLazily\"\x83\x01\n" +
+	"\x0eAssignBrokerID\x12\x1c\n" +
+	"\tdirectory\x18\x01 \x01(\fR\tdirectory\x12\x12\n" +
+	"\x04want\x18\x02 \x01(\x05R\x04want\x12\x18\n" +
+	"\areplace\x18\x03 \x01(\bR\areplace\x12%\n" +
+	"\x0eexpected_epoch\x18\x04 \x01(\x03R\rexpectedEpoch\"\xe7\x02\n" +
+	"\vAlterBroker\x12\x16\n" +
+	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x121\n" +
+	"\x06fenced\x18\x03 \x01(\x0e2\x19.millrace.metadata.SwitchR\x06fenced\x123\n" +
+	"\aleaving\x18\x04 \x01(\x0e2\x19.millrace.metadata.SwitchR\aleaving\x125\n" +
+	"\bdraining\x18\x05 \x01(\x0e2\x19.millrace.metadata.SwitchR\bdraining\x125\n" +
+	"\bremoving\x18\x06 \x01(\x0e2\x19.millrace.metadata.SwitchR\bremoving\x12\x18\n" +
+	"\aoffline\x18\a \x03(\fR\aoffline\x12:\n" +
+	"\x06policy\x18\b \x01(\v2\".millrace.metadata.PartitionPolicyR\x06policy\"\x97\x03\n" +
+	"\x0fAlterPartitions\x12\x16\n" +
+	"\x06leader\x18\x01 \x01(\x05R\x06leader\x12.\n" +
+	"\x13leader_broker_epoch\x18\x02 \x01(\x03R\x11leaderBrokerEpoch\x12:\n" +
+	"\x06policy\x18\x03 \x01(\v2\".millrace.metadata.PartitionPolicyR\x06policy\x12\x1b\n" +
+	"\ttopic_ids\x18\x04 \x01(\fR\btopicIds\x12\x16\n" +
+	"\x06counts\x18\x05 \x03(\rR\x06counts\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x06 \x03(\rR\n" +
+	"partitions\x12#\n" +
+	"\rleader_epochs\x18\a \x03(\x05R\fleaderEpochs\x12)\n" +
+	"\x10partition_epochs\x18\b \x03(\x05R\x0fpartitionEpochs\x12\x1d\n" +
+	"\n" +
+	"isr_counts\x18\t \x03(\rR\tisrCounts\x12\x10\n" +
+	"\x03isr\x18\n" +
+	" \x03(\x05R\x03isr\x12*\n" +
+	"\x11isr_broker_epochs\x18\v \x03(\x12R\x0fisrBrokerEpochs\"\xfe\x01\n" +
+	"\fElectLeaders\x12\x18\n" +
+	"\aunclean\x18\x01 \x01(\bR\aunclean\x12:\n" +
+	"\x06policy\x18\x02 \x01(\v2\".millrace.metadata.PartitionPolicyR\x06policy\x12\x1b\n" +
+	"\ttopic_ids\x18\x03 \x01(\fR\btopicIds\x12\x16\n" +
+	"\x06counts\x18\x04 \x03(\rR\x06counts\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x05 \x03(\rR\n" +
+	"partitions\x12\x18\n" +
+	"\aleaders\x18\x06 \x03(\x05R\aleaders\x12)\n" +
+	"\x10partition_epochs\x18\a \x03(\x05R\x0fpartitionEpochs\"\x90\x01\n" +
+	"\x12ReassignPartitions\x12>\n" +
+	"\x05moves\x18\x01 \x03(\v2(.millrace.metadata.PartitionReassignmentR\x05moves\x12:\n" +
+	"\x06policy\x18\x02 \x01(\v2\".millrace.metadata.PartitionPolicyR\x06policy\"\xcf\x01\n" +
+	"\x15PartitionReassignment\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\rR\tpartition\x12'\n" +
+	"\x0fpartition_epoch\x18\x03 \x01(\x05R\x0epartitionEpoch\x12\x16\n" +
+	"\x06cancel\x18\x04 \x01(\bR\x06cancel\x12\x1a\n" +
+	"\breplicas\x18\x05 \x03(\x05R\breplicas\x12 \n" +
+	"\vdirectories\x18\x06 \x03(\fR\vdirectories\"@\n" +
+	"\x10UnregisterBroker\x12\x16\n" +
+	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\"C\n" +
+	"\x0fSetFeatureLevel\x12\x1a\n" +
+	"\bexpected\x18\x01 \x01(\rR\bexpected\x12\x14\n" +
+	"\x05level\x18\x02 \x01(\rR\x05level\"+\n" +
+	"\x0fPruneTombstones\x12\x18\n" +
+	"\athrough\x18\x01 \x01(\x04R\athrough\"\xaf\x01\n" +
 	"\vCreateTopic\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x125\n" +
@@ -1826,7 +2878,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\bchain_id\x18\x01 \x01(\fR\achainId\x12\x12\n" +
 	"\x04part\x18\x02 \x01(\rR\x04part\x12\x14\n" +
 	"\x05parts\x18\x03 \x01(\rR\x05parts\x12\x12\n" +
-	"\x04data\x18\x04 \x01(\fR\x04data\"\x8f\x04\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\"\xd2\x04\n" +
 	"\x0eSnapshotRecord\x12;\n" +
 	"\x06header\x18\x01 \x01(\v2!.millrace.metadata.SnapshotHeaderH\x00R\x06header\x123\n" +
 	"\x06broker\x18\x02 \x01(\v2\x19.millrace.metadata.BrokerH\x00R\x06broker\x12>\n" +
@@ -1839,15 +2891,21 @@ const file_metadata_proto_rawDesc = "" +
 	"tombstones\x18\x06 \x01(\v2%.millrace.metadata.SnapshotTombstonesH\x00R\n" +
 	"tombstones\x128\n" +
 	"\x05chain\x18\a \x01(\v2 .millrace.metadata.SnapshotChainH\x00R\x05chain\x12;\n" +
-	"\x06footer\x18\b \x01(\v2!.millrace.metadata.SnapshotFooterH\x00R\x06footerB\b\n" +
-	"\x06record\"\xc0\x01\n" +
+	"\x06footer\x18\b \x01(\v2!.millrace.metadata.SnapshotFooterH\x00R\x06footer\x12A\n" +
+	"\bidentity\x18\t \x01(\v2#.millrace.metadata.SnapshotIdentityH\x00R\bidentityB\b\n" +
+	"\x06record\"\xe6\x01\n" +
 	"\x0eSnapshotHeader\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x02 \x01(\tR\tclusterId\x12#\n" +
 	"\rfeature_level\x18\x03 \x01(\rR\ffeatureLevel\x12*\n" +
 	"\x11last_broker_epoch\x18\x04 \x01(\x03R\x0flastBrokerEpoch\x12(\n" +
-	"\x10next_producer_id\x18\x05 \x01(\x03R\x0enextProducerId\"}\n" +
+	"\x10next_producer_id\x18\x05 \x01(\x03R\x0enextProducerId\x12$\n" +
+	"\x0enext_broker_id\x18\x06 \x01(\x05R\fnextBrokerId\"g\n" +
+	"\x10SnapshotIdentity\x12\x1c\n" +
+	"\tdirectory\x18\x01 \x01(\fR\tdirectory\x12\x1b\n" +
+	"\tbroker_id\x18\x02 \x01(\x05R\bbrokerId\x12\x18\n" +
+	"\aremoved\x18\x03 \x01(\bR\aremoved\"}\n" +
 	"\x0fSnapshotConfigs\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x123\n" +
@@ -1859,7 +2917,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x0econfig_version\x18\x04 \x01(\x04R\rconfigVersion\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\x05 \x01(\rR\n" +
-	"partitions\"\x9c\x02\n" +
+	"partitions\"\xe8\x03\n" +
 	"\x12SnapshotPartitions\x12:\n" +
 	"\tplacement\x18\x01 \x01(\v2\x1c.millrace.metadata.PlacementR\tplacement\x12\x18\n" +
 	"\aleaders\x18\x02 \x03(\x05R\aleaders\x12#\n" +
@@ -1870,11 +2928,19 @@ const file_metadata_proto_rawDesc = "" +
 	"\x03isr\x18\x06 \x03(\x05R\x03isr\x12\x1d\n" +
 	"\n" +
 	"elr_counts\x18\a \x03(\rR\telrCounts\x12\x10\n" +
-	"\x03elr\x18\b \x03(\x05R\x03elr\"R\n" +
+	"\x03elr\x18\b \x03(\x05R\x03elr\x12!\n" +
+	"\flast_leaders\x18\t \x03(\x05R\vlastLeaders\x12%\n" +
+	"\x0eunclean_epochs\x18\n" +
+	" \x03(\rR\runcleanEpochs\x12#\n" +
+	"\radding_counts\x18\v \x03(\rR\faddingCounts\x12\x16\n" +
+	"\x06adding\x18\f \x03(\x05R\x06adding\x12'\n" +
+	"\x0fremoving_counts\x18\r \x03(\rR\x0eremovingCounts\x12\x1a\n" +
+	"\bremoving\x18\x0e \x03(\x05R\bremoving\"l\n" +
 	"\x12SnapshotTombstones\x12\x1b\n" +
 	"\ttopic_ids\x18\x01 \x01(\fR\btopicIds\x12\x1f\n" +
 	"\vrequest_ids\x18\x02 \x01(\fR\n" +
-	"requestIds\"X\n" +
+	"requestIds\x12\x18\n" +
+	"\aindexes\x18\x03 \x03(\x04R\aindexes\"X\n" +
 	"\rSnapshotChain\x12\x19\n" +
 	"\bchain_id\x18\x01 \x01(\fR\achainId\x12\x14\n" +
 	"\x05parts\x18\x02 \x01(\rR\x05parts\x12\x16\n" +
@@ -1891,7 +2957,12 @@ const file_metadata_proto_rawDesc = "" +
 	"\x15COMMAND_ALTER_CONFIGS\x10\x06\x12!\n" +
 	"\x1dCOMMAND_ALLOCATE_PRODUCER_IDS\x10\a\x12\x1b\n" +
 	"\x17COMMAND_ALTER_PARTITION\x10\b\x12\x16\n" +
-	"\x12COMMAND_CHAIN_PART\x10\tB2Z0github.com/millrace/millrace/metadata/metadatapbb\x06proto3"
+	"\x12COMMAND_CHAIN_PART\x10\t*=\n" +
+	"\x06Switch\x12\x14\n" +
+	"\x10SWITCH_UNCHANGED\x10\x00\x12\r\n" +
+	"\tSWITCH_ON\x10\x01\x12\x0e\n" +
+	"\n" +
+	"SWITCH_OFF\x10\x02B2Z0github.com/millrace/millrace/metadata/metadatapbb\x06proto3"
 
 var (
 	file_metadata_proto_rawDescOnce sync.Once
@@ -1905,59 +2976,82 @@ func file_metadata_proto_rawDescGZIP() []byte {
 	return file_metadata_proto_rawDescData
 }
 
-var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_metadata_proto_goTypes = []any{
-	(CommandType)(0),            // 0: millrace.metadata.CommandType
-	(*Entry)(nil),               // 1: millrace.metadata.Entry
-	(*Command)(nil),             // 2: millrace.metadata.Command
-	(*KeyValue)(nil),            // 3: millrace.metadata.KeyValue
-	(*Listener)(nil),            // 4: millrace.metadata.Listener
-	(*Broker)(nil),              // 5: millrace.metadata.Broker
-	(*Placement)(nil),           // 6: millrace.metadata.Placement
-	(*InitCluster)(nil),         // 7: millrace.metadata.InitCluster
-	(*RegisterBroker)(nil),      // 8: millrace.metadata.RegisterBroker
-	(*CreateTopic)(nil),         // 9: millrace.metadata.CreateTopic
-	(*DeleteTopic)(nil),         // 10: millrace.metadata.DeleteTopic
-	(*CreatePartitions)(nil),    // 11: millrace.metadata.CreatePartitions
-	(*AlterConfigs)(nil),        // 12: millrace.metadata.AlterConfigs
-	(*AllocateProducerIDs)(nil), // 13: millrace.metadata.AllocateProducerIDs
-	(*AlterPartition)(nil),      // 14: millrace.metadata.AlterPartition
-	(*ChainPart)(nil),           // 15: millrace.metadata.ChainPart
-	(*SnapshotRecord)(nil),      // 16: millrace.metadata.SnapshotRecord
-	(*SnapshotHeader)(nil),      // 17: millrace.metadata.SnapshotHeader
-	(*SnapshotConfigs)(nil),     // 18: millrace.metadata.SnapshotConfigs
-	(*SnapshotTopic)(nil),       // 19: millrace.metadata.SnapshotTopic
-	(*SnapshotPartitions)(nil),  // 20: millrace.metadata.SnapshotPartitions
-	(*SnapshotTombstones)(nil),  // 21: millrace.metadata.SnapshotTombstones
-	(*SnapshotChain)(nil),       // 22: millrace.metadata.SnapshotChain
-	(*SnapshotFooter)(nil),      // 23: millrace.metadata.SnapshotFooter
+	(CommandType)(0),              // 0: millrace.metadata.CommandType
+	(Switch)(0),                   // 1: millrace.metadata.Switch
+	(*Entry)(nil),                 // 2: millrace.metadata.Entry
+	(*Command)(nil),               // 3: millrace.metadata.Command
+	(*KeyValue)(nil),              // 4: millrace.metadata.KeyValue
+	(*Listener)(nil),              // 5: millrace.metadata.Listener
+	(*Broker)(nil),                // 6: millrace.metadata.Broker
+	(*Placement)(nil),             // 7: millrace.metadata.Placement
+	(*InitCluster)(nil),           // 8: millrace.metadata.InitCluster
+	(*RegisterBroker)(nil),        // 9: millrace.metadata.RegisterBroker
+	(*PartitionPolicy)(nil),       // 10: millrace.metadata.PartitionPolicy
+	(*AssignBrokerID)(nil),        // 11: millrace.metadata.AssignBrokerID
+	(*AlterBroker)(nil),           // 12: millrace.metadata.AlterBroker
+	(*AlterPartitions)(nil),       // 13: millrace.metadata.AlterPartitions
+	(*ElectLeaders)(nil),          // 14: millrace.metadata.ElectLeaders
+	(*ReassignPartitions)(nil),    // 15: millrace.metadata.ReassignPartitions
+	(*PartitionReassignment)(nil), // 16: millrace.metadata.PartitionReassignment
+	(*UnregisterBroker)(nil),      // 17: millrace.metadata.UnregisterBroker
+	(*SetFeatureLevel)(nil),       // 18: millrace.metadata.SetFeatureLevel
+	(*PruneTombstones)(nil),       // 19: millrace.metadata.PruneTombstones
+	(*CreateTopic)(nil),           // 20: millrace.metadata.CreateTopic
+	(*DeleteTopic)(nil),           // 21: millrace.metadata.DeleteTopic
+	(*CreatePartitions)(nil),      // 22: millrace.metadata.CreatePartitions
+	(*AlterConfigs)(nil),          // 23: millrace.metadata.AlterConfigs
+	(*AllocateProducerIDs)(nil),   // 24: millrace.metadata.AllocateProducerIDs
+	(*AlterPartition)(nil),        // 25: millrace.metadata.AlterPartition
+	(*ChainPart)(nil),             // 26: millrace.metadata.ChainPart
+	(*SnapshotRecord)(nil),        // 27: millrace.metadata.SnapshotRecord
+	(*SnapshotHeader)(nil),        // 28: millrace.metadata.SnapshotHeader
+	(*SnapshotIdentity)(nil),      // 29: millrace.metadata.SnapshotIdentity
+	(*SnapshotConfigs)(nil),       // 30: millrace.metadata.SnapshotConfigs
+	(*SnapshotTopic)(nil),         // 31: millrace.metadata.SnapshotTopic
+	(*SnapshotPartitions)(nil),    // 32: millrace.metadata.SnapshotPartitions
+	(*SnapshotTombstones)(nil),    // 33: millrace.metadata.SnapshotTombstones
+	(*SnapshotChain)(nil),         // 34: millrace.metadata.SnapshotChain
+	(*SnapshotFooter)(nil),        // 35: millrace.metadata.SnapshotFooter
 }
 var file_metadata_proto_depIdxs = []int32{
-	2,  // 0: millrace.metadata.Entry.commands:type_name -> millrace.metadata.Command
+	3,  // 0: millrace.metadata.Entry.commands:type_name -> millrace.metadata.Command
 	0,  // 1: millrace.metadata.Command.type:type_name -> millrace.metadata.CommandType
-	4,  // 2: millrace.metadata.Broker.listeners:type_name -> millrace.metadata.Listener
-	5,  // 3: millrace.metadata.RegisterBroker.broker:type_name -> millrace.metadata.Broker
-	3,  // 4: millrace.metadata.CreateTopic.configs:type_name -> millrace.metadata.KeyValue
-	6,  // 5: millrace.metadata.CreateTopic.placement:type_name -> millrace.metadata.Placement
-	6,  // 6: millrace.metadata.CreatePartitions.placement:type_name -> millrace.metadata.Placement
-	3,  // 7: millrace.metadata.AlterConfigs.set:type_name -> millrace.metadata.KeyValue
-	17, // 8: millrace.metadata.SnapshotRecord.header:type_name -> millrace.metadata.SnapshotHeader
-	5,  // 9: millrace.metadata.SnapshotRecord.broker:type_name -> millrace.metadata.Broker
-	18, // 10: millrace.metadata.SnapshotRecord.configs:type_name -> millrace.metadata.SnapshotConfigs
-	19, // 11: millrace.metadata.SnapshotRecord.topic:type_name -> millrace.metadata.SnapshotTopic
-	20, // 12: millrace.metadata.SnapshotRecord.partitions:type_name -> millrace.metadata.SnapshotPartitions
-	21, // 13: millrace.metadata.SnapshotRecord.tombstones:type_name -> millrace.metadata.SnapshotTombstones
-	22, // 14: millrace.metadata.SnapshotRecord.chain:type_name -> millrace.metadata.SnapshotChain
-	23, // 15: millrace.metadata.SnapshotRecord.footer:type_name -> millrace.metadata.SnapshotFooter
-	3,  // 16: millrace.metadata.SnapshotConfigs.values:type_name -> millrace.metadata.KeyValue
-	3,  // 17: millrace.metadata.SnapshotTopic.configs:type_name -> millrace.metadata.KeyValue
-	6,  // 18: millrace.metadata.SnapshotPartitions.placement:type_name -> millrace.metadata.Placement
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	5,  // 2: millrace.metadata.Broker.listeners:type_name -> millrace.metadata.Listener
+	6,  // 3: millrace.metadata.RegisterBroker.broker:type_name -> millrace.metadata.Broker
+	10, // 4: millrace.metadata.RegisterBroker.policy:type_name -> millrace.metadata.PartitionPolicy
+	1,  // 5: millrace.metadata.AlterBroker.fenced:type_name -> millrace.metadata.Switch
+	1,  // 6: millrace.metadata.AlterBroker.leaving:type_name -> millrace.metadata.Switch
+	1,  // 7: millrace.metadata.AlterBroker.draining:type_name -> millrace.metadata.Switch
+	1,  // 8: millrace.metadata.AlterBroker.removing:type_name -> millrace.metadata.Switch
+	10, // 9: millrace.metadata.AlterBroker.policy:type_name -> millrace.metadata.PartitionPolicy
+	10, // 10: millrace.metadata.AlterPartitions.policy:type_name -> millrace.metadata.PartitionPolicy
+	10, // 11: millrace.metadata.ElectLeaders.policy:type_name -> millrace.metadata.PartitionPolicy
+	16, // 12: millrace.metadata.ReassignPartitions.moves:type_name -> millrace.metadata.PartitionReassignment
+	10, // 13: millrace.metadata.ReassignPartitions.policy:type_name -> millrace.metadata.PartitionPolicy
+	4,  // 14: millrace.metadata.CreateTopic.configs:type_name -> millrace.metadata.KeyValue
+	7,  // 15: millrace.metadata.CreateTopic.placement:type_name -> millrace.metadata.Placement
+	7,  // 16: millrace.metadata.CreatePartitions.placement:type_name -> millrace.metadata.Placement
+	4,  // 17: millrace.metadata.AlterConfigs.set:type_name -> millrace.metadata.KeyValue
+	28, // 18: millrace.metadata.SnapshotRecord.header:type_name -> millrace.metadata.SnapshotHeader
+	6,  // 19: millrace.metadata.SnapshotRecord.broker:type_name -> millrace.metadata.Broker
+	30, // 20: millrace.metadata.SnapshotRecord.configs:type_name -> millrace.metadata.SnapshotConfigs
+	31, // 21: millrace.metadata.SnapshotRecord.topic:type_name -> millrace.metadata.SnapshotTopic
+	32, // 22: millrace.metadata.SnapshotRecord.partitions:type_name -> millrace.metadata.SnapshotPartitions
+	33, // 23: millrace.metadata.SnapshotRecord.tombstones:type_name -> millrace.metadata.SnapshotTombstones
+	34, // 24: millrace.metadata.SnapshotRecord.chain:type_name -> millrace.metadata.SnapshotChain
+	35, // 25: millrace.metadata.SnapshotRecord.footer:type_name -> millrace.metadata.SnapshotFooter
+	29, // 26: millrace.metadata.SnapshotRecord.identity:type_name -> millrace.metadata.SnapshotIdentity
+	4,  // 27: millrace.metadata.SnapshotConfigs.values:type_name -> millrace.metadata.KeyValue
+	4,  // 28: millrace.metadata.SnapshotTopic.configs:type_name -> millrace.metadata.KeyValue
+	7,  // 29: millrace.metadata.SnapshotPartitions.placement:type_name -> millrace.metadata.Placement
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -1965,7 +3059,7 @@ func file_metadata_proto_init() {
 	if File_metadata_proto != nil {
 		return
 	}
-	file_metadata_proto_msgTypes[15].OneofWrappers = []any{
+	file_metadata_proto_msgTypes[25].OneofWrappers = []any{
 		(*SnapshotRecord_Header)(nil),
 		(*SnapshotRecord_Broker)(nil),
 		(*SnapshotRecord_Configs)(nil),
@@ -1974,14 +3068,15 @@ func file_metadata_proto_init() {
 		(*SnapshotRecord_Tombstones)(nil),
 		(*SnapshotRecord_Chain)(nil),
 		(*SnapshotRecord_Footer)(nil),
+		(*SnapshotRecord_Identity)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   23,
+			NumEnums:      2,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -131,7 +131,7 @@ func (m *metadataAnswer) topic(topic *metadata.Topic) {
 	}
 	rt.Partitions = make([]kmsg.MetadataResponseTopicPartition, len(topic.Partitions))
 	for i := range topic.Partitions {
-		rt.Partitions[i] = m.partition(int32(i), &topic.Partitions[i])
+		rt.Partitions[i] = m.partition(int32(i), topic.Partitions[i])
 	}
 	m.resp.Topics = append(m.resp.Topics, rt)
 }

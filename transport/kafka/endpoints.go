@@ -104,7 +104,7 @@ func (e endpoints) leaderHint(topic fetchTopic, partition int32) (leader, leader
 	if t == nil || partition < 0 || int(partition) >= len(t.Partitions) {
 		return -1, -1, endpoint{}, false
 	}
-	p := &t.Partitions[partition]
+	p := t.Partitions[partition]
 	if p.Leader == metadata.NoBroker || p.Leader == e.h.cfg.BrokerID {
 		return -1, -1, endpoint{}, false
 	}

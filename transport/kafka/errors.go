@@ -56,9 +56,14 @@ const (
 	codeUnsupportedCompressionType         int16 = 76
 	codeStaleBrokerEpoch                   int16 = 77
 	codeOffsetNotAvailable                 int16 = 78
+	codePreferredLeaderNotAvailable        int16 = 80
+	codeEligibleLeadersNotAvailable        int16 = 83
+	codeElectionNotNeeded                  int16 = 84
+	codeNoReassignmentInProgress           int16 = 85
 	codeInvalidRecord                      int16 = 87
 	codeDuplicateResource                  int16 = 92
 	codeInvalidUpdateVersion               int16 = 95
+	codeFeatureUpdateFailed                int16 = 96
 	codeUnknownTopicID                     int16 = 100
 	codeDuplicateBrokerRegistration        int16 = 101
 	codeBrokerIDNotRegistered              int16 = 102
@@ -114,9 +119,14 @@ var codeNames = map[int16]string{
 	codeUnsupportedCompressionType:         "UNSUPPORTED_COMPRESSION_TYPE",
 	codeStaleBrokerEpoch:                   "STALE_BROKER_EPOCH",
 	codeOffsetNotAvailable:                 "OFFSET_NOT_AVAILABLE",
+	codePreferredLeaderNotAvailable:        "PREFERRED_LEADER_NOT_AVAILABLE",
+	codeEligibleLeadersNotAvailable:        "ELIGIBLE_LEADERS_NOT_AVAILABLE",
+	codeElectionNotNeeded:                  "ELECTION_NOT_NEEDED",
+	codeNoReassignmentInProgress:           "NO_REASSIGNMENT_IN_PROGRESS",
 	codeInvalidRecord:                      "INVALID_RECORD",
 	codeDuplicateResource:                  "DUPLICATE_RESOURCE",
 	codeInvalidUpdateVersion:               "INVALID_UPDATE_VERSION",
+	codeFeatureUpdateFailed:                "FEATURE_UPDATE_FAILED",
 	codeUnknownTopicID:                     "UNKNOWN_TOPIC_ID",
 	codeDuplicateBrokerRegistration:        "DUPLICATE_BROKER_REGISTRATION",
 	codeBrokerIDNotRegistered:              "BROKER_ID_NOT_REGISTERED",
@@ -214,6 +224,13 @@ var errorTable = []errorCode{
 	{metadata.ErrIneligibleReplica, codeIneligibleReplica},
 	{metadata.ErrDuplicateBroker, codeDuplicateBrokerRegistration},
 	{metadata.ErrClusterMismatch, codeInconsistentClusterID},
+	{metadata.ErrRemoved, codeDuplicateBrokerRegistration},
+	{metadata.ErrElectionNotNeeded, codeElectionNotNeeded},
+	{metadata.ErrPreferredLeaderUnfit, codePreferredLeaderNotAvailable},
+	{metadata.ErrNoEligibleLeader, codeEligibleLeadersNotAvailable},
+	{metadata.ErrNoReassignment, codeNoReassignmentInProgress},
+	{metadata.ErrInvalidFeatureLevel, codeFeatureUpdateFailed},
+	{metadata.ErrNotSent, codeRequestTimedOut},
 	{metadata.ErrCorrupt, codeStorageError},
 	{metadata.ErrFailed, codeStorageError},
 
