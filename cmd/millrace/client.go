@@ -24,7 +24,13 @@ var clientProperties = map[string][]string{
 	"client.rack":        nil,
 	"request.timeout.ms": nil,
 	"security.protocol":  {"PLAINTEXT"},
+	adminProperty:        nil,
+	devPortProperty:      nil,
+	devPreviousProperty:  nil,
 }
+
+// adminProperty names the addresses of the admin API, host:port,…
+const adminProperty = "millrace.admin"
 
 // clientOptions merges a profile's properties, a properties file and -X flags; the later win.
 func clientOptions(profile map[string]string, file string, flags []string) (map[string]string, error) {

@@ -17,6 +17,7 @@ type env struct {
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
+	args   []string // the command line, without the program's name
 
 	// Of the global flags.
 	brokers []string // seeds, host:port

@@ -30,6 +30,7 @@ func run(ctx context.Context, e *env, args []string) int {
 		complete(ctx, e, args[1:])
 		return exitOK
 	}
+	e.args = args
 	app := newApp(e)
 	ordered, err := permute(app, args)
 	if err == nil {

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -175,6 +176,10 @@ func fieldsOf(t reflect.Type, prefix string, rows *[][]any) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous && name == "" {
+			fieldsOf(f.Type, prefix, rows) // its fields are the outer one's, as in JSON
+			continue
+		}
 		if name == "-" || name == "" {
 			continue
 		}
@@ -194,11 +199,14 @@ func fieldsOf(t reflect.Type, prefix string, rows *[][]any) {
 		kind := map[reflect.Kind]string{
 			reflect.String: "string", reflect.Bool: "true or false", reflect.Struct: "object", reflect.Map: "object", reflect.Float64: "number",
 		}[ft.Kind()]
-		if kind == "" {
+		switch {
+		case ft == reflect.TypeFor[time.Time]():
+			kind = "time"
+		case kind == "":
 			kind = "integer"
 		}
 		*rows = append(*rows, []any{prefix + name, list + kind, meaning})
-		if ft.Kind() == reflect.Struct {
+		if kind == "object" && ft.Kind() == reflect.Struct {
 			fieldsOf(ft, prefix+name+".", rows)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"strings"
@@ -21,6 +22,7 @@ func settingFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "set", Usage: "set `KEY=VALUE`; wins over file and environment (repeatable)"},
 		&cli.BoolFlag{Name: "allow-unknown", Usage: "warn about unknown keys instead of refusing them"},
 		&cli.StringFlag{Name: "log-level", Value: "info", Usage: "debug, info, warn or error"},
+		&cli.StringFlag{Name: "log-format", Value: "auto", Usage: "text, json, or auto: text on a terminal"},
 	}
 }
 
@@ -39,6 +41,7 @@ func startCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "join", Usage: "brokers of the cluster to join, as `HOST[:PORT],…`"},
 			&cli.IntFlag{Name: "bootstrap-expect", Usage: "how many empty brokers form a new cluster together"},
 			&cli.IntFlag{Name: "replace", Value: -1, Usage: "take over the `ID` of a dead broker"},
+			&cli.BoolFlag{Name: "until-stdin-closes", Hidden: true}, // dev: a broker ends with the process that started it
 		),
 		Action: func(c *cli.Context) error {
 			e := envOf(c)
@@ -77,13 +80,19 @@ func startCommand() *cli.Command {
 				return err
 			}
 			cfg.Version = binaryVersion()
-			if cfg.Logger, err = e.logger(c.String("log-level")); err != nil {
+			if cfg.Logger, err = e.logger(c.String("log-level"), c.String("log-format")); err != nil {
 				return err
 			}
 			for _, note := range cfg.Notes {
 				e.hint("%s", note)
 			}
-			return e.runBroker(c.Context, cfg, nil)
+			ctx := c.Context
+			if c.Bool("until-stdin-closes") {
+				var cancel context.CancelFunc
+				ctx, cancel = untilClosed(ctx, e.stdin)
+				defer cancel()
+			}
+			return e.runBroker(ctx, cfg, nil)
 		},
 	}
 }
@@ -114,16 +123,37 @@ func (e *env) configErrors(err error) error {
 	return all[len(all)-1]
 }
 
-// logger makes the broker's logger: text on a terminal, JSON otherwise, always on stderr.
-func (e *env) logger(level string) (*slog.Logger, error) {
+// untilClosed returns a context that ends when nothing more can be read from r.
+func untilClosed(ctx context.Context, r io.Reader) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		_, _ = io.Copy(io.Discard, r) // an error is an end too
+		cancel()
+	}()
+	return ctx, cancel
+}
+
+// logger makes the broker's logger, always on stderr. Format auto is text on a terminal and JSON otherwise.
+func (e *env) logger(level, format string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		f := usageError(fmt.Sprintf("unknown log level %q", level), "--log-level info")
 		f.why = "it is one of debug, info, warn, error"
 		return nil, f
 	}
+	switch format {
+	case "text", "json":
+	case "auto":
+		if format = "json"; terminal(e.stderr) {
+			format = "text"
+		}
+	default:
+		f := usageError(fmt.Sprintf("unknown log format %q", format), "--log-format auto")
+		f.why = "it is one of auto, text, json"
+		return nil, f
+	}
 	options := &slog.HandlerOptions{Level: l}
-	if terminal(e.stderr) {
+	if format == "text" {
 		return slog.New(slog.NewTextHandler(e.stderr, options)), nil
 	}
 	return slog.New(slog.NewJSONHandler(e.stderr, options)), nil

@@ -1,0 +1,11 @@
+package main
+
+import "syscall"
+
+const terminateSignal = syscall.SIGTERM
+
+func ownGroup() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
+}
+
+func ownSession() *syscall.SysProcAttr { return ownGroup() }
