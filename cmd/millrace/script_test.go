@@ -136,6 +136,11 @@ var scrubs = []struct {
 	{regexp.MustCompile(`"port": \d+`), `"port": PORT`},
 	{regexp.MustCompile(`127\.0\.0\.1  \d{5}`), "127.0.0.1  PORT_"},
 	{regexp.MustCompile(`in \d+(\.\d+)?m?s\b`), "in TIME"},
+	// What dev says of its processes.
+	{regexp.MustCompile(`(?m)^( +\d+  (?:running|killed|stopped|exited) +)\S+( +127\.0\.0\.1:)\S+( +127\.0\.0\.1:)\S+ +\d+s$`), "${1}PID${2}PORT${3}PORT  FOR"},
+	{regexp.MustCompile(`(?m)^BROKER +STATE +PID +CLIENTS +HTTP +FOR$`), "BROKER  STATE  PID  CLIENTS  HTTP  FOR"},
+	{regexp.MustCompile(`"(pid|started|since|began|took|port)": ("[^"]*"|\d+)`), `"$1": "X"`},
+	{regexp.MustCompile(`millrace-dev-\d+`), "millrace-dev-N"},
 	// What doctor finds of the machine, well or not.
 	{regexp.MustCompile(`(?m)^(?:ok|warning) +(open files|disk space) .*\n(?: +fix: .*\n)?`), "STATUS  $1\n"},
 	{regexp.MustCompile(`(?m)("check": "(?:open files|disk space)",\n) +"status": "(?:ok|warning)",\n +"message": .*\n +"fix": .*\n`), "$1"},
@@ -174,7 +179,7 @@ func scriptChild(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	c := &child{cmd: exec.Command(path, args...), stderr: &bytes.Buffer{}, stdout: &bytes.Buffer{}, first: make(chan string, 1), done: make(chan error, 1)}
 	c.cmd.Dir = ts.MkAbs(".")
-	c.cmd.Env = append(os.Environ(), "TMPDIR="+ts.MkAbs("tmp"), "HOME="+ts.Getenv("HOME"), "MILLRACE_BROKERS=")
+	c.cmd.Env = append(os.Environ(), "TMPDIR="+ts.MkAbs("tmp"), "HOME="+ts.Getenv("HOME"), "XDG_CONFIG_HOME=", "MILLRACE_CONFIG_DIR="+ts.Getenv("MILLRACE_CONFIG_DIR"), "MILLRACE_BROKERS=")
 	c.cmd.Stderr = c.stderr
 	ts.Check(os.MkdirAll(ts.MkAbs("tmp"), 0o700))
 	out, err := c.cmd.StdoutPipe()
