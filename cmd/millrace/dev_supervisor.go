@@ -34,7 +34,7 @@ type supervisor struct {
 	layout    devLayout
 	profile   *devProfile
 	control   *devControl
-	ready     chan struct{} // closed once all brokers were ready
+	ready     chan struct{}   // closed once all brokers were ready
 	life      context.Context // ends when the cluster is to stop
 	cancel    context.CancelCauseFunc
 
