@@ -15,10 +15,14 @@ func TestAllocations(t *testing.T) {
 	}
 	answer := respond("ok")
 	records := make([]byte, 1<<20)
+	file := inFile(t, memorySource{b: records})
 	h := quietHandler{func(r *Request) {
 		if r.Key == 1 { // two allocations: the Spliced and its pieces
 			s := &Spliced{Pieces: make([]Piece, 1)}
 			s.Pieces[0].Body = memorySourcePointer{&records}
+			if r.Version == 2 {
+				s.Pieces[0].Body = file
+			}
 			r.Reply(Splice(s))
 			return
 		}
@@ -46,6 +50,8 @@ func TestAllocations(t *testing.T) {
 	fetch := metadataFrame(1, "x")
 	fetch[5] = 1
 	f("spliced response of 1 MiB", fetch, 8+len(records), 3)
+	fetch[7] = 2
+	f("spliced response of 1 MiB of a file", fetch, 8+len(records), 4)
 	ten := []byte{}
 	for range 10 {
 		ten = append(ten, metadataFrame(1, "x")...)

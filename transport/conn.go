@@ -47,6 +47,8 @@ type Conn struct {
 	gather      net.Buffers // encoded bytes to be written by the next call
 	writing     net.Buffers // what is left of them during the call
 	writeBefore time.Time   // the write deadline as set
+	files       *fileSender // sends from files; nil: none was needed yet (triedFiles), or it can't be done
+	triedFiles  bool
 
 	mu struct {
 		sync.Mutex

@@ -142,6 +142,7 @@ func (s *Server) welcome(l *Listener, raw net.Conn) {
 			_ = t.SetKeepAliveConfig(keepAlive)
 		}
 		setUserTimeout(t)
+		dropLocalPacing(t)
 	}
 	c := newConn(s, l, raw, s.nextID.Add(1))
 	evicted, refused := s.add(c)

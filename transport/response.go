@@ -45,6 +45,16 @@ type Source interface {
 	Release()
 }
 
+// FileSource is a source whose bytes lie in one run in a file, such as a [log.Slice] of a file of the operating system. A plain TCP
+// connection sends a large one without copying it.
+type FileSource interface {
+	Source
+	// FileRange returns the descriptor of the open file and the place of the source's first byte in it; ok is false when there is none.
+	// The descriptor stays open, and the bytes stay as they are, until Release; the kernel may read them later still, while they wait in
+	// the socket, so that they must not be overwritten in place afterwards either.
+	FileRange() (fd uintptr, offset int64, ok bool)
+}
+
 // Len is the size of the response body in bytes, without the response header.
 func (s *Spliced) Len() int {
 	n := 0

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"net"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,5 +19,24 @@ func setUserTimeout(c *net.TCPConn) {
 	}
 	_ = rc.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds()))
+	})
+}
+
+// dropLocalPacing takes a connection within this machine out of the hands of a congestion control that paces (BBR): there is no path to
+// be found out, and the timer that lets a few packets go at a time costs as much CPU as copying the bytes (measured:
+// integration/peer/DESIGN.md). Connections that leave the machine keep what its owner chose.
+func dropLocalPacing(c *net.TCPConn) {
+	local, remote := addrIP(c.LocalAddr()), addrIP(c.RemoteAddr())
+	if !remote.IsLoopback() && local != remote {
+		return
+	}
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = rc.Control(func(fd uintptr) {
+		if name, err := unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION); err == nil && strings.HasPrefix(name, "bbr") {
+			_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") // the one that every kernel has and everybody may set
+		}
 	})
 }

@@ -71,6 +71,9 @@ func TestSplicedBytes(t *testing.T) {
 					p := Piece{Header: cut("header")}
 					if rapid.Bool().Draw(rt, "body?") {
 						p.Body = memorySource{b: cut("body"), released: &released}
+						if rapid.Bool().Draw(rt, "file?") {
+							p.Body = inFile(t, p.Body.(memorySource))
+						}
 						sources++
 					}
 					spliced.Pieces = append(spliced.Pieces, p)

@@ -14,6 +14,16 @@ var errSource = errors.New("spliced response cut short")
 // that found nothing is as small as a heartbeat's.
 const spliceInlineBytes = 8 << 10
 
+// Sources of at least sendFileBytes that lie in files are sent by the kernel from its page cache, in calls of at most sendFileUnit. For
+// smaller ones the calls and the packets that they cut short cost more than a copy.
+const (
+	sendFileBytes = 64 << 10
+	sendFileUnit  = 1 << 20
+)
+
+// errNoSendFile says that the file can't be sent without copying it.
+var errNoSendFile = errors.New("file can't be sent without a copy")
+
 // writeItems writes items in order and releases what they hold, on every path. finished means that the connection is to be closed after
 // what was written. Only the goroutine that set flushing calls it.
 func (c *Conn) writeItems(items []item) (finished bool, err error) {
@@ -129,9 +139,9 @@ func (c *Conn) armWrite() {
 	}
 }
 
-// writeSpliced sends the spliced response of r: what has been gathered, the headers, and the sources' bytes, copied into a chunk at their
-// final place and written when the chunk is full. Most responses of a few hundred KiB are thus one write, and no response, however
-// large, takes more memory than a chunk.
+// writeSpliced sends the spliced response of r: what has been gathered, the headers, and the sources' bytes. Large runs of a file the
+// kernel sends without a copy; all else is copied into a chunk at its final place and written when the chunk is full. Most responses of
+// a few hundred KiB are thus one write, and no response, however large, takes more memory than a chunk.
 func (c *Conn) writeSpliced(r *Request) error {
 	s := r.slot.spliced
 	size := s.Len()
@@ -165,7 +175,7 @@ func (c *Conn) writeSpliced(r *Request) error {
 		}
 		gathered = 0
 	}
-	chunk := c.server.chunks.get(gathered + total)
+	chunk := c.server.chunks.get(gathered + total - c.uncopied(s))
 	defer c.server.chunks.put(chunk)
 	for _, p := range c.gather {
 		chunk.b = append(chunk.b, p...)
@@ -183,7 +193,34 @@ func (c *Conn) writeSpliced(r *Request) error {
 	return c.writeBytes(chunk.b)
 }
 
-// writePiece copies a piece into the chunk, which is written whenever it is full.
+// uncopied is how many bytes of s need no copy.
+func (c *Conn) uncopied(s *Spliced) int {
+	n := 0
+	for i := range s.Pieces {
+		if _, _, ok := c.fileRange(s.Pieces[i].Body); ok {
+			n += s.Pieces[i].Body.Len()
+		}
+	}
+	return n
+}
+
+// fileRange is where the bytes of a source lie, if they are to be sent from there.
+func (c *Conn) fileRange(s Source) (fd uintptr, offset int64, ok bool) {
+	f, ok := s.(FileSource)
+	if !ok || s.Len() < sendFileBytes {
+		return 0, 0, false
+	}
+	if !c.triedFiles {
+		c.triedFiles = true
+		c.files = newFileSender(c.net)
+	}
+	if c.files == nil {
+		return 0, 0, false
+	}
+	return f.FileRange()
+}
+
+// writePiece sends a piece's body from its file, or copies it into the chunk, which is written whenever it is full.
 func (c *Conn) writePiece(chunk *buffer, p *Piece) error {
 	room := func() ([]byte, error) {
 		n := len(chunk.b)
@@ -206,6 +243,16 @@ func (c *Conn) writePiece(chunk *buffer, p *Piece) error {
 	}
 	if p.Body == nil {
 		return nil
+	}
+	if fd, offset, ok := c.fileRange(p.Body); ok {
+		err := c.writeMore(c.files, chunk.b)
+		if chunk.b = chunk.b[:0]; err == nil {
+			err = c.sendFile(c.files, fd, offset, p.Body.Len())
+		}
+		if err != errNoSendFile {
+			return err
+		}
+		c.files = nil // nor will others on this connection
 	}
 	for off, size := 0, p.Body.Len(); off < size; {
 		free, err := room()

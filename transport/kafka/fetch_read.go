@@ -14,6 +14,18 @@ import (
 // fetchSlice makes a log.Slice a source of the transport and of the encoder.
 type fetchSlice struct{ log.Slice }
 
+// FileRange says where the slice lies in its segment, so that the kernel can
+// send it from there. What a reader is given is never overwritten: a follower's
+// log is truncated above the high watermark only, a leader's never.
+func (s *fetchSlice) FileRange() (fd uintptr, offset int64, ok bool) {
+	file, offset := s.File()
+	if file == nil {
+		return 0, 0, false
+	}
+	fd, ok = file.Fd()
+	return fd, offset, ok
+}
+
 // read reads every partition once and builds f.parts, the partitions of the
 // answer. Then it asks enough, with the record bytes found and whether a
 // partition has something else to tell (an error, a diverging epoch): if that says
