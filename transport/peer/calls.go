@@ -21,19 +21,15 @@ import (
 const maxOpenCalls = 100
 
 // Forward implements metadata.Forwarder. Errors of the other end keep their sentinels. An error of the way there is a
-// metadata.ErrNotController when nothing was sent, so that the caller may try another broker, and a metadata.ErrTimeout
-// when the outcome is open.
+// metadata.ErrNotSent when nothing was sent, and a metadata.ErrTimeout when the outcome is open.
 func (p *Peers) Forward(ctx context.Context, controller metadata.BrokerID, address, method string, body []byte) ([]byte, error) {
 	if address == "" {
 		address = p.cfg.Address(controller)
 	}
 	if address == "" {
-		return nil, fmt.Errorf("forward %s to broker %d: %w: its address is not known", method, controller, metadata.ErrNotController)
+		return nil, fmt.Errorf("forward %s to broker %d: %w: its address is not known", method, controller, ErrUnreachable)
 	}
 	out, err := p.call(ctx, address, &controller, forwardPrefix+method, body)
-	if errors.Is(err, ErrUnreachable) {
-		return nil, fmt.Errorf("forward %s to broker %d: %w: %w", method, controller, metadata.ErrNotController, err)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("forward %s to broker %d: %w", method, controller, err)
 	}
@@ -379,7 +375,7 @@ func result(body []byte) callResult {
 	case body[0] == statusOK:
 		return callResult{body: body[1:]}
 	default:
-		return callResult{err: decodeError(body[1:])}
+		return callResult{err: metadata.DecodeError(body[1:])}
 	}
 }
 

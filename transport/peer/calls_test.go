@@ -29,7 +29,7 @@ func TestCall(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "you said ", string(out))
 	_, err = a.Call(deadline(t), b.Advertised(), "shout", nil)
-	require.ErrorIs(t, err, ErrUnknownMethod)
+	require.ErrorIs(t, err, metadata.ErrInvalidRequest)
 	require.ErrorContains(t, err, `"shout" on broker 2`)
 	require.EqualValues(t, 1, a.metrics.dials.Load(), "one connection for all")
 }
@@ -60,9 +60,9 @@ func TestCallErrors(t *testing.T) {
 	_, err = a.Forward(deadline(t), 2, "", "other", nil)
 	require.ErrorContains(t, err, "plain")
 	_, err = a.Forward(deadline(t), 3, "", "x", nil)
-	require.ErrorIs(t, err, metadata.ErrNotController, "nothing was sent: no address")
+	require.ErrorIs(t, err, metadata.ErrNotSent, "nothing was sent: no address")
 	_, err = a.Forward(deadline(t), 3, b.Advertised(), "x", nil)
-	require.ErrorIs(t, err, metadata.ErrNotController, "nothing was sent: somebody else is there")
+	require.ErrorIs(t, err, metadata.ErrNotSent, "nothing was sent: somebody else is there")
 }
 
 // A call that waits does not hold up those behind it, and its caller's end ends it.

@@ -163,9 +163,9 @@ func (p *Peers) welcome(said hello, from *From) (reply helloReply, ok bool) {
 	if refusal == nil {
 		return reply, true
 	}
-	reply.Refusal = errorTextOf(refusal)
+	reply.Refusal = metadata.EncodeError(refusal)
 	p.metrics.refused.Add(1)
-	p.refusals.log(p.logger, remoteHostOf(from.Remote)+reply.Refusal.Kind, "a broker was refused", "remote", from.Remote, "node", from.Node, "cluster", from.ClusterID, "err", refusal)
+	p.refusals.log(p.logger, remoteHostOf(from.Remote)+from.Node.String(), "a broker was refused", "remote", from.Remote, "node", from.Node, "cluster", from.ClusterID, "err", refusal)
 	return reply, false
 }
 
@@ -218,11 +218,14 @@ func (h *handler) call(req *transport.Request, l *link) {
 		ctx, cancel := context.WithTimeout(req.Context(), wait)
 		defer cancel()
 		out, err := h.p.serveCall(ctx, l.from, method, body)
+		if ctx.Err() != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, metadata.ErrTimeout) {
+			err = fmt.Errorf("%s: %w: %w", method, metadata.ErrTimeout, err) // the sentinels of package context don't travel
+		}
 		if err == nil && len(out) > h.p.cfg.MaxBodyBytes {
 			err = fmt.Errorf("answer to %s: %w: %d bytes", method, ErrTooLarge, len(out))
 		}
 		if err != nil {
-			req.Reply(answer([]byte{statusFailed}, encode(errorTextOf(err))))
+			req.Reply(answer([]byte{statusFailed}, metadata.EncodeError(err)))
 			return
 		}
 		req.Reply(answer([]byte{statusOK}, out))
@@ -240,7 +243,7 @@ func (p *Peers) serveCall(ctx context.Context, from From, method string, body []
 	}
 	r, ok := p.receivers.Load(method)
 	if !ok {
-		return nil, fmt.Errorf("%w %q on %s", ErrUnknownMethod, method, p.cfg.Identity().name())
+		return nil, fmt.Errorf("%q on %s: %w", method, p.cfg.Identity().name(), ErrUnknownMethod)
 	}
 	return r.(receiver)(ctx, from, body)
 }

@@ -43,8 +43,8 @@ type hello struct {
 type helloReply struct {
 	Protocol int `json:"protocol"`
 	identityText
-	Version string     `json:"version,omitempty"`
-	Refusal *errorText `json:"refusal,omitempty"`
+	Version string          `json:"version,omitempty"`
+	Refusal json.RawMessage `json:"refusal,omitempty"` // metadata.EncodeError's
 }
 
 // identityText is an Identity on the wire.
@@ -120,7 +120,7 @@ func decodeReply(b []byte) (Identity, error) {
 		return Identity{}, fmt.Errorf("answer to the hello: %w", err)
 	}
 	if r.Refusal != nil {
-		return Identity{}, r.Refusal.err()
+		return Identity{}, metadata.DecodeError(r.Refusal)
 	}
 	return r.identity()
 }
