@@ -121,10 +121,12 @@ func (s *Store) takeLead() {
 	s.noteLeader()
 	s.logger.Info("this broker is the controller", "term", term, "version", s.Image().Version())
 	s.setReady(nil)
+	s.quorumKick()
 }
 
 func (s *Store) loseLead() {
 	if s.lead.Swap(nil) != nil {
+		s.quorumKick()
 		s.logger.Info("this broker is no longer the controller")
 	}
 }

@@ -111,6 +111,7 @@ var operations = []served{
 	&opCreateTopics, &opCreatePartitions, &opDeleteTopics, &opAlterConfigs, &opAllocateProducerIDs, &opAlterPartition,
 	&opRegisterBroker, &opAssignBrokerID, &opHeartbeat, &opSuspect, &opElectLeaders, &opAlterReassignments,
 	&opSetMaintenance, &opDecommission, &opUnregisterBroker, &opUpdateFeatureLevel,
+	&opQuorum, &opAddServer, &opRemoveServer, &opTransferLeadership,
 }
 
 func findOperation(name string) served {

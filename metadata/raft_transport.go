@@ -3,12 +3,115 @@ package metadata
 import (
 	"errors"
 	"io"
+	"log/slog"
+	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
 
-// loopback is the Raft transport of a broker that is alone. Nothing is ever sent to another server; the one message it
-// carries is the broker's own request to hold an election at once, because a lone voter has nobody to wait for.
+const (
+	// raftPool is how many connections to one server are kept, raftTimeout how long one message may take; that of a
+	// snapshot grows with its size.
+	raftPool    = 3
+	raftTimeout = 3 * time.Second
+)
+
+// NewTransport makes a Config.Transport over connections between brokers. addresses says where a broker with that directory
+// is reached at present, "" if that is not known better than by the Raft configuration: so servers find each other when all
+// their addresses changed while they were stopped. It may be nil. The Store closes the transport and with it the stream
+// layer.
+func NewTransport(stream raft.StreamLayer, addresses func(BrokerID, DirectoryID) string, logger *slog.Logger) raft.Transport {
+	cfg := &raft.NetworkTransportConfig{Stream: stream, MaxPool: raftPool, Timeout: raftTimeout, Logger: newRaftLogger(logger)}
+	if addresses != nil {
+		cfg.ServerAddressProvider = addressBook(addresses)
+	}
+	return raft.NewNetworkTransportWithConfig(cfg)
+}
+
+type addressBook func(BrokerID, DirectoryID) string
+
+var errNoAddress = errors.New("no other address is known")
+
+// ServerAddr returns the present address of a server; with an error, the transport takes the configuration's.
+func (b addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	if address := b(brokerOf(id), directoryOf(id)); address != "" {
+		return raft.ServerAddress(address), nil
+	}
+	return "", errNoAddress
+}
+
+// electing is a transport through which this server can tell itself to hold an election at once, as a leader tells the
+// server it hands over to. A lone voter has nobody to wait for, and neither has the server that has just bootstrapped a
+// cluster; both would otherwise sit through one or two election timeouts.
+type electing struct {
+	raft.Transport
+	rpcs    chan raft.RPC
+	elect   chan struct{}
+	stop    chan struct{}
+	closing sync.Once
+	closed  error
+	running sync.WaitGroup
+}
+
+func newElecting(t raft.Transport) *electing {
+	e := &electing{Transport: t, rpcs: make(chan raft.RPC), elect: make(chan struct{}, 1), stop: make(chan struct{})}
+	e.running.Go(e.carry)
+	return e
+}
+
+// carry hands on what comes in, and the own request.
+func (e *electing) carry() {
+	for {
+		var rpc raft.RPC
+		select {
+		case rpc = <-e.Transport.Consumer():
+		case <-e.elect:
+			rpc = raft.RPC{
+				Command:  &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}},
+				RespChan: make(chan raft.RPCResponse, 1),
+			}
+		case <-e.stop:
+			return
+		}
+		select {
+		case e.rpcs <- rpc:
+		case <-e.stop:
+			return
+		}
+	}
+}
+
+func (e *electing) now() {
+	select {
+	case e.elect <- struct{}{}:
+	default:
+	}
+}
+
+func (e *electing) Consumer() <-chan raft.RPC { return e.rpcs }
+
+// RequestPreVote is the method of raft.WithPreVote, which embedding the interface hides.
+func (e *electing) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	if t, ok := e.Transport.(raft.WithPreVote); ok {
+		return t.RequestPreVote(id, target, args, resp)
+	}
+	return errors.New("raft: the transport carries no pre-votes")
+}
+
+// Close closes the transport too, if it can be closed. It may be called more than once: Raft does, and Open when it fails.
+func (e *electing) Close() error {
+	e.closing.Do(func() {
+		close(e.stop)
+		if t, ok := e.Transport.(io.Closer); ok {
+			e.closed = t.Close()
+		}
+		e.running.Wait()
+	})
+	return e.closed
+}
+
+// loopback is the Raft transport of a broker that is alone and can't be joined: nothing is ever sent or received.
 type loopback struct {
 	addr raft.ServerAddress
 	rpcs chan raft.RPC
@@ -17,19 +120,7 @@ type loopback struct {
 var errAlone = errors.New("raft: this broker is alone and reaches no other")
 
 func newLoopback(addr raft.ServerAddress) *loopback {
-	return &loopback{addr: addr, rpcs: make(chan raft.RPC, 1)}
-}
-
-// electNow ends the follower state of a lone voter. Without it the first election waits one to two heartbeat timeouts.
-func (l *loopback) electNow() {
-	rpc := raft.RPC{
-		Command:  &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}},
-		RespChan: make(chan raft.RPCResponse, 1),
-	}
-	select {
-	case l.rpcs <- rpc:
-	default:
-	}
+	return &loopback{addr: addr, rpcs: make(chan raft.RPC)}
 }
 
 func (l *loopback) Consumer() <-chan raft.RPC { return l.rpcs }

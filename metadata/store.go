@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,6 +41,10 @@ type Store struct {
 	// is apart from raft because a failure may come before Open has that.
 	halt      atomic.Pointer[func() raft.Future]
 	transport raft.Transport
+	elect     *electing // around the transport
+	pilot     *pilot
+	changing  sync.Mutex    // held while the Raft configuration is changed
+	kick      chan struct{} // wakes keepQuorum
 	proposer  *proposer
 	metrics   *metrics
 	ballast   *ballast
@@ -95,6 +100,7 @@ func Open(cfg Config) (_ *Store, err error) {
 		metrics: newMetrics(),
 		ballast: newBallast(cfg.Dir, cfg.BallastBytes),
 		stop:    make(chan struct{}),
+		kick:    make(chan struct{}, 1),
 	}
 	s.ready.c = make(chan struct{})
 	s.failed.c = make(chan struct{})
@@ -129,13 +135,13 @@ func Open(cfg Config) (_ *Store, err error) {
 	s.publish(found.st, found.index)
 	s.noteSnapshots(snaps)
 
-	s.transport = cfg.Transport
-	if s.transport == nil {
-		s.transport = newLoopback(raft.ServerAddress("local"))
+	inner := cfg.Transport
+	if inner == nil {
+		inner = newLoopback(raft.ServerAddress("local"))
 	}
-	if c, ok := s.transport.(io.Closer); ok {
-		opened = append(opened, c)
-	}
+	s.elect = newElecting(inner)
+	s.transport = s.elect
+	opened = append(opened, s.elect)
 	rc := cfg.raftConfig()
 	if found.empty && !cfg.Bootstrap && cfg.Transport == nil {
 		return nil, &Error{
@@ -146,9 +152,13 @@ func Open(cfg Config) (_ *Store, err error) {
 		}
 	}
 	if found.empty && cfg.Bootstrap {
-		if err := bootstrap(rc, logs, stable, snaps, s.transport); err != nil {
+		if err := bootstrap(rc, logs, stable, snaps, s.transport, cfg.BootstrapServers); err != nil {
 			return nil, fmt.Errorf("bootstrap metadata in %s: %w", cfg.Dir, err)
 		}
+	}
+	self, err := s.checkServer(rc, logs, snaps, stable)
+	if err != nil {
+		return nil, err
 	}
 	if s.raft, err = raft.NewRaft(rc, s.fsm, logs, stable, snaps, s.transport); err != nil {
 		return nil, fmt.Errorf("start raft in %s: %w", cfg.Dir, err)
@@ -161,16 +171,18 @@ func Open(cfg Config) (_ *Store, err error) {
 		return nil, fmt.Errorf("%w: %w", ErrFailed, s.failed.err)
 	default:
 	}
-	if err := s.checkServer(); err != nil {
-		return nil, err
+	if self == aloneInQuorum {
+		s.Elect()
 	}
 	if err := s.metrics.register(cfg.Registerer, s.raft); err != nil {
 		return nil, fmt.Errorf("register metrics of metadata: %w", err)
 	}
 	s.proposer = newProposer(s.raft, s.metrics)
+	s.pilot = newPilot(s)
 	s.running.Go(s.proposer.gather)
 	s.running.Go(s.proposer.settle)
 	s.running.Go(s.followLeadership)
+	s.running.Go(s.keepQuorum)
 	return s, nil
 }
 
@@ -244,47 +256,125 @@ func olderSnapshot(snaps raft.SnapshotStore) (uint64, error) {
 	return metas[retainedSnapshots-1].Index, nil
 }
 
-// bootstrap makes this server the only voter of a new cluster. A bootstrap that was cut off after its first write, the
-// term, is taken up again.
-func bootstrap(rc *raft.Config, logs raft.LogStore, stable raft.StableStore, snaps raft.SnapshotStore, t raft.Transport) error {
-	alone := raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: rc.LocalID, Address: t.LocalAddr()}}}
-	err := raft.BootstrapCluster(rc, logs, stable, snaps, t, alone)
+// bootstrap makes the servers the voters of a new cluster, this server alone without any. A bootstrap that was cut off
+// after its first write, the term, is taken up again.
+func bootstrap(rc *raft.Config, logs raft.LogStore, stable raft.StableStore, snaps raft.SnapshotStore, t raft.Transport, servers []Server) error {
+	first := raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: rc.LocalID, Address: t.LocalAddr()}}}
+	if len(servers) > 0 {
+		first.Servers = nil
+		for _, server := range servers {
+			first.Servers = append(first.Servers, raft.Server{Suffrage: raft.Voter, ID: server.raft(), Address: raft.ServerAddress(server.Address)})
+		}
+		if !slices.ContainsFunc(first.Servers, func(server raft.Server) bool { return server.ID == rc.LocalID }) {
+			return fmt.Errorf("raft server %s is not one of the cluster's", rc.LocalID)
+		}
+	}
+	err := raft.BootstrapCluster(rc, logs, stable, snaps, t, first)
 	if !errors.Is(err, raft.ErrCantBootstrap) {
 		return err
 	}
 	if last, err := logs.LastIndex(); err != nil || last > 0 {
 		return errors.Join(err, raft.ErrCantBootstrap)
 	}
-	return logs.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(alone)})
+	return logs.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(first)})
 }
 
-// checkServer makes sure that the Raft log is this server's own, and, if it is alone in it, has it elected at once.
-func (s *Store) checkServer() error {
-	f := s.raft.GetConfiguration()
-	if err := f.Error(); err != nil {
-		return fmt.Errorf("read the raft configuration: %w", err)
+// place is what the Raft configuration on disk says of this server.
+type place uint8
+
+const (
+	notInQuorum   place = iota // waits to be added, or was removed
+	oneOfQuorum                // with others
+	aloneInQuorum              // the only voter
+)
+
+// serverKey is where the stable store has the id of the server it was made for.
+const serverKey = "millrace-server"
+
+// checkServer makes sure, before Raft starts, that its files are this server's own, and that no other process is it.
+func (s *Store) checkServer(rc *raft.Config, logs raft.LogStore, snaps raft.SnapshotStore, stable raft.StableStore) (place, error) {
+	config, err := latestConfiguration(logs, snaps)
+	if err != nil {
+		return 0, fmt.Errorf("read the raft configuration in %s: %w", s.cfg.Dir, err)
 	}
-	servers := f.Configuration().Servers
-	if len(servers) == 0 {
-		return nil // waits to be added to a cluster
+	owner, err := stable.Get([]byte(serverKey))
+	if err != nil && !isNotFound(err) {
+		return 0, err
 	}
-	self := serverID(s.cfg.NodeID, s.cfg.DirectoryID)
-	for _, server := range servers {
-		if server.ID != self {
-			continue
+	at := slices.IndexFunc(config.Servers, func(server raft.Server) bool { return server.ID == rc.LocalID })
+	switch {
+	case len(owner) > 0 && string(owner) != string(rc.LocalID):
+		return 0, s.foreign(string(owner), rc.LocalID)
+	case len(owner) == 0 && at < 0 && len(config.Servers) > 0:
+		return 0, s.foreign(string(config.Servers[0].ID), rc.LocalID)
+	case len(owner) == 0:
+		if err := stable.Set([]byte(serverKey), []byte(rc.LocalID)); err != nil {
+			return 0, err
 		}
-		if l, ok := s.transport.(*loopback); ok && len(servers) == 1 {
-			l.electNow()
-		}
-		return nil
 	}
+	if at < 0 {
+		return notInQuorum, nil
+	}
+	if from := config.Servers[at].Address; from != s.transport.LocalAddr() && s.cfg.Moved != nil {
+		if err := s.cfg.Moved(string(from)); err != nil {
+			return 0, err
+		}
+	}
+	voters := 0
+	for _, server := range config.Servers {
+		if server.Suffrage == raft.Voter {
+			voters++
+		}
+	}
+	if voters == 1 && config.Servers[at].Suffrage == raft.Voter {
+		return aloneInQuorum, nil
+	}
+	return oneOfQuorum, nil
+}
+
+func (s *Store) foreign(owner string, self raft.ServerID) error {
 	return &Error{
 		Kind: ErrClusterMismatch,
-		What: fmt.Sprintf("the metadata in %s belongs to raft server %s, this is %s", s.cfg.Dir, servers[0].ID, self),
+		What: fmt.Sprintf("the metadata in %s belongs to raft server %s, this is %s", s.cfg.Dir, owner, self),
 		Why:  "the folder was copied from another broker, or the broker's log directory was replaced and its metadata was not",
 		Fix:  "start it with the log directory it was made with; a broker whose disk was lost joins anew with an empty directory",
 	}
 }
+
+// latestConfiguration returns the Raft configuration that Raft will start with: the last in the log, else the snapshot's.
+func latestConfiguration(logs raft.LogStore, snaps raft.SnapshotStore) (raft.Configuration, error) {
+	var config raft.Configuration
+	metas, err := snaps.List() // newest first
+	if err != nil {
+		return config, err
+	}
+	var from uint64
+	if len(metas) > 0 {
+		config, from = metas[0].Configuration, metas[0].Index
+	}
+	first, err := logs.FirstIndex()
+	if err != nil {
+		return config, err
+	}
+	last, err := logs.LastIndex()
+	if err != nil {
+		return config, err
+	}
+	var entry raft.Log
+	for i := last; i > 0 && i >= max(first, from+1); i-- {
+		if err := logs.GetLog(i, &entry); err != nil {
+			return config, err
+		}
+		if entry.Type == raft.LogConfiguration {
+			return raft.DecodeConfiguration(entry.Data), nil
+		}
+	}
+	return config, nil
+}
+
+// Elect holds an election now instead of after the election timeout. The broker that bootstraps a cluster calls it when
+// the others have opened their Store; a broker alone does it by itself.
+func (s *Store) Elect() { s.elect.now() }
 
 // Close stops Raft and closes the files. Proposals under way end with ErrTimeout or ErrClosed. It may be called more
 // than once.
@@ -293,7 +383,7 @@ func (s *Store) Close() error {
 		s.lead.Store(nil)
 		close(s.stop)
 		close(s.proposer.stop)
-		err := (*s.halt.Load())().Error() // closes the transport too, if it can be closed
+		err := errors.Join((*s.halt.Load())().Error(), s.elect.Close())
 		s.running.Wait()
 		s.metrics.close()
 		s.closed = errors.Join(err, s.db.Close())

@@ -26,8 +26,18 @@ type Config struct {
 	// ClusterID, when not "", is the id the directory must belong to; when bootstrapping, the id to give the new cluster.
 	// When "" a bootstrap mints one.
 	ClusterID string
-	// Bootstrap allows an empty Dir to become a cluster of one (M18). It is ignored when Dir has data.
+	// Bootstrap allows an empty Dir to become a new cluster (M18): of BootstrapServers, who must have agreed to it, else of
+	// this broker alone. It is ignored when Dir has data.
 	Bootstrap bool
+	// BootstrapServers are the voters of the new cluster, this broker among them. The others open with Bootstrap false,
+	// and wait to be contacted.
+	BootstrapServers []Server
+	// QuorumSize is millrace.quorum.size: up to how many servers vote (D2).
+	QuorumSize int
+	// Moved is asked when the Raft configuration has this server at another address than Transport's, before Raft starts:
+	// an error says that a process with this server's id lives there, so that this one must be a copy of it (M13). Nil
+	// asks nobody.
+	Moved func(from string) error
 	// Transport carries Raft between brokers. Nil = one broker, in-process. A Transport with a Close method is closed with
 	// the Store.
 	Transport raft.Transport
@@ -65,7 +75,7 @@ type Config struct {
 	// sends none.
 	HeartbeatInterval time.Duration
 
-	// HeartbeatTimeout, ElectionTimeout and LeaderLease are Raft's. The defaults, 50 ms each, are for a lone voter (D2).
+	// HeartbeatTimeout, ElectionTimeout and LeaderLease are Raft's. A broker alone does not wait for them.
 	HeartbeatTimeout, ElectionTimeout, LeaderLease time.Duration
 	// SnapshotEntries is how many entries may follow a snapshot before the next one; SnapshotInterval is how often that is
 	// looked at.
@@ -82,13 +92,14 @@ type Config struct {
 	wrapLogs func(raft.LogStore) raft.LogStore
 }
 
-// Default returns the configuration of a lone voter, without Dir and ids.
+// Default returns a configuration without Dir and ids.
 func Default() Config {
 	return Config{
+		QuorumSize:              3,
 		MaxPartitionsPerRequest: 10_000,
-		HeartbeatTimeout:        50 * time.Millisecond,
-		ElectionTimeout:         50 * time.Millisecond,
-		LeaderLease:             50 * time.Millisecond,
+		HeartbeatTimeout:        500 * time.Millisecond,
+		ElectionTimeout:         500 * time.Millisecond,
+		LeaderLease:             250 * time.Millisecond,
 		SessionTimeout:          9 * time.Second,
 		HeartbeatInterval:       2 * time.Second,
 		SnapshotEntries:         4096,
@@ -107,6 +118,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("metadata config: NodeID %d is negative", c.NodeID)
 	case c.DirectoryID == DirectoryID{}:
 		return errors.New("metadata config: DirectoryID is not set")
+	case c.QuorumSize < 1:
+		return fmt.Errorf("metadata config: QuorumSize %d", c.QuorumSize)
 	case c.MaxPartitionsPerRequest < 1:
 		return fmt.Errorf("metadata config: MaxPartitionsPerRequest %d", c.MaxPartitionsPerRequest)
 	case c.SessionTimeout <= 0 || c.HeartbeatInterval <= 0 || c.HeartbeatInterval > c.SessionTimeout/2:
@@ -138,6 +151,15 @@ func (c *Config) raftConfig() *raft.Config {
 // serverID is the Raft server id of a node with a directory (M14).
 func serverID(id BrokerID, dir DirectoryID) raft.ServerID {
 	return raft.ServerID(fmt.Sprintf("%d-%s", id, hex.EncodeToString(dir[:])))
+}
+
+// directoryOf returns the directory that a Raft server id names, zero for none.
+func directoryOf(id raft.ServerID) (dir DirectoryID) {
+	_, text, _ := strings.Cut(string(id), "-")
+	if b, err := hex.DecodeString(text); err == nil && len(b) == len(dir) {
+		copy(dir[:], b)
+	}
+	return dir
 }
 
 // brokerOf returns the broker a Raft server id belongs to, NoBroker for none.
