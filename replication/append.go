@@ -60,7 +60,7 @@ const appendRounds = 8
 func (p *Partition) Append(r AppendRequest) {
 	q := &p.queue
 	q.Lock()
-	if q.draining {
+	if q.draining || q.held {
 		if r.Owner != nil {
 			r.Owner.Retain()
 		} else {
@@ -91,7 +91,7 @@ func (p *Partition) drain() {
 		if batch != nil {
 			q.spare = batch[:0]
 		}
-		if len(q.pending) == 0 {
+		if len(q.pending) == 0 || q.held {
 			q.draining = false
 			q.Unlock()
 			return
@@ -120,6 +120,12 @@ func (p *Partition) appendAll(batch []queued) {
 			deadline = now + Instant(r.Timeout)
 		}
 		w := p.addWaiter(r.Waiter, r.Index)
+		if r.Acks != -1 {
+			if err := p.mayServeLocked(now); err != nil {
+				p.complete(Action{Kind: ActionComplete, Waiter: w, Offset: -1, Err: err})
+				continue
+			}
+		}
 		s.produce = Produce{Waiter: w, Acks: r.Acks, LeaderEpoch: r.CurrentLeaderEpoch, Deadline: deadline}
 		for _, a := range p.mu.core.Step(now, &s.produce) {
 			if a.Kind != ActionAppend {
@@ -181,6 +187,9 @@ func (p *Partition) appendSets(now Instant) {
 	s.sets, s.appending = s.sets[:0], s.appending[:0]
 	if round.bytes > 0 {
 		p.tail.advance(round.next, round.bytes, &p.mu.done)
+		for _, sp := range p.mu.sessions {
+			p.wakeLater(sp.appended(round.bytes))
+		}
 	}
 	switch {
 	case errors.Is(err, log.ErrPoisoned):

@@ -17,16 +17,9 @@ import (
 // checkpointName is Kafka's name for the file of high watermarks, in the log directory.
 const checkpointName = "replication-offset-checkpoint"
 
-// checkpointKey names a partition by topic id: a topic that was recreated under its name has no high watermark from its
-// predecessor (D14).
-type checkpointKey struct {
-	id        metadata.TopicID
-	partition int32
-}
-
 // checkpointEntry is one line of the file.
 type checkpointEntry struct {
-	checkpointKey
+	TopicIDPartition
 	topic         string
 	highWatermark int64
 }
@@ -48,17 +41,17 @@ func encodeCheckpoint(entries []checkpointEntry) []byte {
 		if c := strings.Compare(a.topic, b.topic); c != 0 {
 			return c
 		}
-		if c := bytes.Compare(a.id[:], b.id[:]); c != 0 {
+		if c := bytes.Compare(a.TopicID[:], b.TopicID[:]); c != 0 {
 			return c
 		}
-		return int(a.partition) - int(b.partition)
+		return int(a.Partition) - int(b.Partition)
 	})
 	lines := 1
 	var body []byte
 	var id metadata.TopicID
 	for i, e := range entries {
-		if i == 0 || e.id != id {
-			id = e.id
+		if i == 0 || e.TopicID != id {
+			id = e.TopicID
 			body = append(body, '#')
 			body = append(body, id.String()...)
 			body = append(body, " 0 0\n"...)
@@ -66,7 +59,7 @@ func encodeCheckpoint(entries []checkpointEntry) []byte {
 		}
 		body = append(body, e.topic...)
 		body = append(body, ' ')
-		body = strconv.AppendInt(body, int64(e.partition), 10)
+		body = strconv.AppendInt(body, int64(e.Partition), 10)
 		body = append(body, ' ')
 		body = strconv.AppendInt(body, e.highWatermark, 10)
 		body = append(body, '\n')
@@ -82,7 +75,7 @@ var errBadCheckpoint = errors.New("not a high watermark checkpoint")
 
 // decodeCheckpoint reads what encodeCheckpoint wrote. Anything else is an error: the file is a hint and is then ignored
 // as a whole (L5).
-func decodeCheckpoint(b []byte) (map[checkpointKey]int64, error) {
+func decodeCheckpoint(b []byte) (map[TopicIDPartition]int64, error) {
 	at := bytes.LastIndex(b, []byte("#crc32c 0 "))
 	if at < 0 || len(b) == 0 || b[len(b)-1] != '\n' {
 		return nil, fmt.Errorf("%w: no checksum", errBadCheckpoint)
@@ -94,7 +87,7 @@ func decodeCheckpoint(b []byte) (map[checkpointKey]int64, error) {
 	if len(lines) < 3 || lines[0] != "0" {
 		return nil, fmt.Errorf("%w: unknown version", errBadCheckpoint)
 	}
-	marks := make(map[checkpointKey]int64, len(lines))
+	marks := make(map[TopicIDPartition]int64, len(lines))
 	var id metadata.TopicID
 	for _, line := range lines[2 : len(lines)-1] {
 		f := strings.Split(line, " ")
@@ -113,14 +106,14 @@ func decodeCheckpoint(b []byte) (map[checkpointKey]int64, error) {
 		if err := errors.Join(err1, err2); err != nil || p < 0 || hw < 0 {
 			return nil, fmt.Errorf("%w: line %q", errBadCheckpoint, line)
 		}
-		marks[checkpointKey{id, int32(p)}] = hw
+		marks[TopicIDPartition{id, int32(p)}] = hw
 	}
 	return marks, nil
 }
 
 // readCheckpoint returns the high watermarks of the last run. None at all is not an error: with one replica they follow
 // from the log, with more the new leader learns them from the others' fetches (R7).
-func readCheckpoint(fsys vfs.FS, dir string) (map[checkpointKey]int64, error) {
+func readCheckpoint(fsys vfs.FS, dir string) (map[TopicIDPartition]int64, error) {
 	b, err := vfs.ReadFile(fsys, vfs.Join(dir, checkpointName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -133,9 +126,11 @@ func readCheckpoint(fsys vfs.FS, dir string) (map[checkpointKey]int64, error) {
 
 // checkpoint writes the high watermarks of all partitions. Only what is durable is spoken of (L5).
 func (m *Manager) checkpoint() error {
+	m.checkpointing.Lock()
+	defer m.checkpointing.Unlock()
 	var entries []checkpointEntry
 	for p := range m.Partitions() {
-		entries = append(entries, checkpointEntry{checkpointKey{p.topic.id, p.partition}, p.topic.name, min(p.highWatermark.Load(), p.log.DurableEnd())})
+		entries = append(entries, checkpointEntry{TopicIDPartition{p.topic.id, p.partition}, p.topic.name, min(p.highWatermark.Load(), p.log.DurableEnd())})
 	}
 	b := encodeCheckpoint(entries)
 	if bytes.Equal(b, m.lastCheckpoint) {

@@ -28,15 +28,15 @@ func (f *refusingFS) Mkdir(name string) error {
 
 func TestCheckpointRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		want := map[checkpointKey]int64{}
+		want := map[TopicIDPartition]int64{}
 		var entries []checkpointEntry
 		for i := range rapid.IntRange(0, 5).Draw(t, "topics") {
 			id := metadata.TopicID{byte(i + 1), 7}
 			for p := range rapid.Int32Range(0, 4).Draw(t, "partitions") {
 				hw := rapid.Int64Range(0, 1<<62).Draw(t, "high watermark")
-				want[checkpointKey{id, p}] = hw
+				want[TopicIDPartition{id, p}] = hw
 				// Two topics may bear one name, one after the other: the id tells them apart.
-				entries = append(entries, checkpointEntry{checkpointKey{id, p}, "topic." + strconv.Itoa(i/2), hw})
+				entries = append(entries, checkpointEntry{TopicIDPartition{id, p}, "topic." + strconv.Itoa(i/2), hw})
 			}
 		}
 		got, err := decodeCheckpoint(encodeCheckpoint(entries))
@@ -49,7 +49,7 @@ func TestCheckpointRoundTrip(t *testing.T) {
 
 // L5: whatever happened to the file, it is either what was written or ignored.
 func TestCheckpointDamage(t *testing.T) {
-	good := encodeCheckpoint([]checkpointEntry{{checkpointKey{metadata.TopicID{1}, 0}, "orders", 1234}, {checkpointKey{metadata.TopicID{2}, 3}, "pay", 7}})
+	good := encodeCheckpoint([]checkpointEntry{{TopicIDPartition{metadata.TopicID{1}, 0}, "orders", 1234}, {TopicIDPartition{metadata.TopicID{2}, 3}, "pay", 7}})
 	for i := range good {
 		for bit := range 8 {
 			bad := append([]byte(nil), good...)
@@ -66,7 +66,7 @@ func TestCheckpointDamage(t *testing.T) {
 
 // The file is in the form Kafka reads: a version, a count, that many lines of topic, partition, offset.
 func TestCheckpointIsKafkas(t *testing.T) {
-	lines := strings.Split(strings.TrimSuffix(string(encodeCheckpoint([]checkpointEntry{{checkpointKey{metadata.TopicID{1}, 0}, "orders", 1234}, {checkpointKey{metadata.TopicID{1}, 1}, "orders", 0}})), "\n"), "\n")
+	lines := strings.Split(strings.TrimSuffix(string(encodeCheckpoint([]checkpointEntry{{TopicIDPartition{metadata.TopicID{1}, 0}, "orders", 1234}, {TopicIDPartition{metadata.TopicID{1}, 1}, "orders", 0}})), "\n"), "\n")
 	require.Equal(t, "0", lines[0])
 	n, err := strconv.Atoi(lines[1])
 	require.NoError(t, err)
@@ -83,7 +83,7 @@ func TestCheckpointIsKafkas(t *testing.T) {
 }
 
 func FuzzCheckpoint(f *testing.F) {
-	f.Add(encodeCheckpoint([]checkpointEntry{{checkpointKey{metadata.TopicID{1}, 0}, "orders", 1234}}))
+	f.Add(encodeCheckpoint([]checkpointEntry{{TopicIDPartition{metadata.TopicID{1}, 0}, "orders", 1234}}))
 	f.Add([]byte("0\n0\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if marks, err := decodeCheckpoint(b); err == nil && len(marks) > len(b) {

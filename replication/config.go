@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +20,9 @@ type Metadata interface {
 	Image() *metadata.Image
 	// Watch tells when there is a newer one.
 	Watch() *metadata.Watcher
+	// AlterPartition asks the controller to change ISRs of partitions this broker leads (KIP-497), and answers each
+	// change; see metadata.Store.
+	AlterPartition(ctx context.Context, leader metadata.BrokerID, leaderBrokerEpoch int64, changes []metadata.PartitionChange) []metadata.PartitionResult
 }
 
 // Config configures a Manager. Start from [Default].
@@ -54,27 +58,50 @@ type Config struct {
 	RetryInterval time.Duration
 	// ReplicaLagMax is replica.lag.time.max.ms.
 	ReplicaLagMax time.Duration
-	// FetchTimeout is how long a follower waits for an answer before it asks again.
-	FetchTimeout time.Duration
+	// Peers reaches the brokers to follow. Nil: this broker follows nobody, as one that is alone.
+	Peers Peers
+	// FetchWait is how long a follower's fetch waits at a leader that has nothing to say (replica.fetch.wait.max.ms).
+	FetchWait time.Duration
+	// FetchMinBytes is replica.fetch.min.bytes, FetchMaxBytes replica.fetch.response.max.bytes, FetchPartitionBytes
+	// replica.fetch.max.bytes.
+	FetchMinBytes, FetchMaxBytes, FetchPartitionBytes int
+	// FetchRetryMin and FetchRetryMax bound the pause before a partition is fetched again after an error, and before a
+	// leader is called again that could not be reached; it doubles from one to the other (replica.fetch.backoff.ms).
+	FetchRetryMin, FetchRetryMax time.Duration
+	// ProposalTimeout is how long a leader waits for the controller's word on an ISR change before it asks again.
+	ProposalTimeout time.Duration
+	// SessionTimeout is broker.session.timeout.ms: how long fetches of all other electable replicas stand in for the
+	// controller when a leader's lease has lapsed.
+	SessionTimeout time.Duration
 	// Workers bounds the logs that are created or deleted at once.
 	Workers int
 
 	// OnFailure is called once when the broker cannot go on: the log directory is poisoned (L2), or another process has
 	// registered under this broker's id (M13). It must not wait for the manager's Close.
 	OnFailure func(error)
+	// OnPeerFailure is told of each call of a leader that failed, from the fetcher's goroutine: evidence that the broker
+	// is gone, or only the way to it (D5). It must not block. Nil: nobody is told.
+	OnPeerFailure func(broker metadata.BrokerID, err error)
 }
 
 // Default returns the configuration of a production broker; BrokerID, Dir and Store are the caller's to fill in.
 func Default() Config {
 	return Config{
-		FS:                 vfs.OS(),
-		PartitionMetrics:   "auto",
-		TickInterval:       time.Second,
-		CheckpointInterval: 5 * time.Second,
-		RetryInterval:      5 * time.Second,
-		ReplicaLagMax:      30 * time.Second,
-		FetchTimeout:       5 * time.Second,
-		Workers:            8,
+		FS:                  vfs.OS(),
+		PartitionMetrics:    "auto",
+		TickInterval:        time.Second,
+		CheckpointInterval:  5 * time.Second,
+		RetryInterval:       5 * time.Second,
+		ReplicaLagMax:       30 * time.Second,
+		FetchWait:           500 * time.Millisecond,
+		FetchMinBytes:       1,
+		FetchMaxBytes:       10 << 20,
+		FetchPartitionBytes: 1 << 20,
+		FetchRetryMin:       20 * time.Millisecond,
+		FetchRetryMax:       time.Second,
+		ProposalTimeout:     10 * time.Second,
+		SessionTimeout:      9 * time.Second,
+		Workers:             8,
 	}
 }
 
@@ -111,7 +138,14 @@ func (c *Config) Validate() error {
 	positive("CheckpointInterval", c.CheckpointInterval)
 	positive("RetryInterval", c.RetryInterval)
 	positive("ReplicaLagMax", c.ReplicaLagMax)
-	positive("FetchTimeout", c.FetchTimeout)
+	positive("FetchWait", c.FetchWait)
+	positive("FetchRetryMin", c.FetchRetryMin)
+	positive("FetchRetryMax", c.FetchRetryMax)
+	positive("ProposalTimeout", c.ProposalTimeout)
+	positive("SessionTimeout", c.SessionTimeout)
+	if c.FetchMinBytes < 0 || c.FetchMaxBytes <= 0 || c.FetchPartitionBytes <= 0 {
+		errs = append(errs, fmt.Errorf("replication: fetch sizes must be positive, are %d, %d and %d", c.FetchMinBytes, c.FetchMaxBytes, c.FetchPartitionBytes))
+	}
 	if c.Workers <= 0 {
 		errs = append(errs, fmt.Errorf("replication: Workers must be positive, is %d", c.Workers))
 	}

@@ -62,7 +62,7 @@ type Core struct {
 	leaderEpoch    int32
 	partitionEpoch int32
 	replicas       []Peer
-	isr            []metadata.BrokerID // committed
+	isr, elr       []metadata.BrokerID // committed
 	uncleanEpoch   int32
 	haltErr        error
 	seq            uint64 // numbers fetches and proposals; never reused in the life of the core
@@ -96,6 +96,8 @@ func (c *Core) Step(now Instant, ev Event) []Action {
 		c.flushed(now, ev)
 	case *FetchRequest:
 		c.fetchRequest(now, ev)
+	case *StillFetching:
+		c.stillFetching(now, ev)
 	case *FetchResponse:
 		c.fetchResponse(now, ev)
 	case *Truncated:
@@ -212,6 +214,7 @@ func (c *Core) metadataDelta(now Instant, ev *MetadataDelta) {
 	c.replicas = append(c.replicas[:0], ev.Replicas...)
 	if newRecord {
 		c.isr = append(c.isr[:0], ev.ISR...)
+		c.elr = append(c.elr[:0], ev.ELR...)
 	}
 	if newEpoch {
 		// R23: what waits was appended in an epoch that is over. It may be truncated and another record may take its

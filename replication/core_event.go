@@ -40,8 +40,15 @@ type Policy struct {
 	// LagMax is how long a follower may stay behind before the leader proposes to drop it from the ISR
 	// (replica.lag.time.max.ms), in nanoseconds.
 	LagMax Instant
-	// FetchTimeout is how long a follower waits for the answer to its fetch before it asks again, in nanoseconds.
+	// FetchTimeout is how long a follower waits for the answer to its fetch before it asks again, in nanoseconds. Zero:
+	// the driver sees to it that every fetch is answered in the end.
 	FetchTimeout Instant
+	// RetryMin and RetryMax bound the pause before a follower asks again after an error: it doubles from one to the
+	// other, in nanoseconds.
+	RetryMin, RetryMax Instant
+	// ProposalTimeout is how long a leader waits for the outcome of an ISR proposal before it makes it again, and before
+	// it proposes a replica again that was refused, in nanoseconds.
+	ProposalTimeout Instant
 }
 
 // Configure replaces the policy of a running replica.
@@ -65,6 +72,8 @@ type MetadataDelta struct {
 	PartitionEpoch int32
 	Replicas       []Peer // includes this broker
 	ISR            []metadata.BrokerID
+	// ELR are the replicas outside the ISR that may be elected when nobody in it lives (KIP-966).
+	ELR []metadata.BrokerID
 	// UncleanEpoch is the last leader epoch whose leader was elected outside ISR and ELR, -1 if there never was one. A
 	// replica whose high watermark is from before it may have to truncate below it, and only then (R25). It stays in
 	// the record in later epochs, because a replica may miss the very epoch.
@@ -121,6 +130,15 @@ type FetchRequest struct {
 	FoundEnd   int64
 }
 
+// StillFetching says that a follower which has been told everything still waits for more at its position: the leader
+// hears of the position once, not at each of the follower's polls.
+type StillFetching struct {
+	Replica     metadata.BrokerID
+	BrokerEpoch int64
+	// At is when the follower last asked.
+	At Instant
+}
+
 // FetchResponse is the leader's answer to [ActionSendFetch], as received, perhaps late, twice or never.
 type FetchResponse struct {
 	// Seq is that of the action: an answer to another fetch is dropped (R27).
@@ -166,6 +184,11 @@ type ISRResult struct {
 // ProposalOutcome says how a proposal ended.
 type ProposalOutcome uint8
 
+var outcomeNames = [...]string{"committed", "refused", "stale", "unknown"}
+
+// String returns the name of the outcome.
+func (o ProposalOutcome) String() string { return outcomeNames[o] }
+
 // Outcomes of a proposal.
 const (
 	// ProposalCommitted: the controller applied it.
@@ -210,6 +233,7 @@ func (*Produce) event()       {}
 func (*Appended) event()      {}
 func (*Flushed) event()       {}
 func (*FetchRequest) event()  {}
+func (*StillFetching) event() {}
 func (*FetchResponse) event() {}
 func (*Truncated) event()     {}
 func (*ISRResult) event()     {}

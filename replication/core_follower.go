@@ -5,8 +5,10 @@ type following struct {
 	// seq is that of the fetch in flight, zero when there is none. One at a time (R27).
 	seq    uint64
 	sentAt Instant
-	// retryAt is when to fetch again after an error; zero when not waiting for that.
-	retryAt Instant
+	// retryAt is when to fetch again after an error; zero when not waiting for that. failures counts the errors since the
+	// last good answer.
+	retryAt  Instant
+	failures int
 	// cutting is set from the action that cuts the log until its answer.
 	cutting bool
 	// leaderHighWatermark and leaderStart are those of the response whose records are being appended.
@@ -42,9 +44,24 @@ func (c *Core) refetch(now Instant) {
 	c.fetchWhenReady(now)
 }
 
+// fetchLater puts off the next fetch after an error.
 func (c *Core) fetchLater(now Instant) {
-	c.following.retryAt = now + max(c.policy.FetchTimeout/8, 1)
+	f := &c.following
+	pause := min(c.policy.RetryMin<<min(f.failures, 16), c.policy.RetryMax)
+	f.failures++
+	f.retryAt = now + max(pause, 1)
 }
+
+// RetryAt returns when a follower that met an error wants a [Tick], Never when it waits for something else.
+func (c *Core) RetryAt() Instant {
+	if c.role != RoleFollower || c.following.retryAt == 0 {
+		return Never
+	}
+	return c.following.retryAt
+}
+
+// Fetching returns the number of the fetch in flight, zero when there is none.
+func (c *Core) Fetching() uint64 { return c.following.seq }
 
 func (c *Core) fetchResponse(now Instant, ev *FetchResponse) {
 	f := &c.following
@@ -69,7 +86,7 @@ func (c *Core) fetchResponse(now Instant, ev *FetchResponse) {
 		f.leaderHighWatermark, f.leaderStart = ev.HighWatermark, ev.LogStartOffset
 		c.act(Action{Kind: ActionReplicate, LeaderEpoch: c.leaderEpoch})
 	default:
-		f.leaderHighWatermark, f.leaderStart = ev.HighWatermark, ev.LogStartOffset
+		f.leaderHighWatermark, f.leaderStart, f.failures = ev.HighWatermark, ev.LogStartOffset, 0
 		c.followMarks()
 		c.fetchWhenReady(now)
 	}
@@ -88,6 +105,7 @@ func (c *Core) replicated(now Instant, ev *Appended) {
 	}
 	// R6: the epoch comes from the log, so an empty response changes nothing.
 	c.end, c.lastEpoch = ev.NextOffset, ev.LastEpoch
+	c.following.failures = 0
 	c.followMarks()
 	c.fetchWhenReady(now)
 }

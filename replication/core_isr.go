@@ -48,7 +48,7 @@ func (c *Core) expand(now Instant, f *follower) {
 // shrink proposes to drop the followers that have been behind for too long, and repeats a proposal without an answer.
 func (c *Core) shrink(now Instant) {
 	if p := &c.leading.proposal; p.open() {
-		if now-p.sentAt >= c.policy.FetchTimeout {
+		if now-p.sentAt >= c.policy.ProposalTimeout {
 			p.unknown = true
 			c.propose(now, p.isr)
 		}
@@ -95,7 +95,7 @@ func (c *Core) isrResult(now Instant, ev *ISRResult) {
 		}
 		for i := range c.leading.followers {
 			if f := &c.leading.followers[i]; slices.Contains(p.isr, f.id) && !slices.Contains(c.isr, f.id) {
-				f.refusedUntil = now + c.policy.FetchTimeout
+				f.refusedUntil = now + c.policy.ProposalTimeout
 			}
 		}
 		c.leading.proposal = proposal{}

@@ -256,6 +256,56 @@ func (c *Core) fetchRequest(now Instant, ev *FetchRequest) {
 	c.act(answer)
 }
 
+// stillFetching counts a follower that has nothing to fetch as caught up, and takes it into the ISR if it was refused
+// before and may join by now.
+func (c *Core) stillFetching(now Instant, ev *StillFetching) {
+	f := c.follower(ev.Replica)
+	if c.role != RoleLeader || f == nil || f.position < 0 || f.brokerEpoch != ev.BrokerEpoch {
+		return
+	}
+	if f.position >= c.end {
+		f.caughtUp = max(f.caughtUp, ev.At)
+	}
+	f.fetchedAt = max(f.fetchedAt, ev.At)
+	c.expand(now, f)
+}
+
+// FetchedSince returns the least time at which each other electable replica (ISR and ELR) has fetched in this leader
+// epoch: none of them knew of a later one then. Never when there is no other, the least Instant when one has not fetched.
+func (c *Core) FetchedSince() Instant {
+	since := Never
+	for i := range c.leading.followers {
+		f := &c.leading.followers[i]
+		if !slices.Contains(c.isr, f.id) && !slices.Contains(c.elr, f.id) {
+			continue
+		}
+		if f.position < 0 {
+			return -Never
+		}
+		since = min(since, f.fetchedAt)
+	}
+	return since
+}
+
+// Behind says whether an in-sync follower lacks something that is in the log.
+func (c *Core) Behind() bool {
+	for i := range c.leading.followers {
+		if f := &c.leading.followers[i]; f.position < c.end && slices.Contains(c.isr, f.id) {
+			return true
+		}
+	}
+	return false
+}
+
+// FollowerEpoch returns the broker epoch under which a follower has reported its position in this leader epoch, -1 when
+// it has not.
+func (c *Core) FollowerEpoch(id metadata.BrokerID) int64 {
+	if f := c.follower(id); f != nil {
+		return f.brokerEpoch
+	}
+	return -1
+}
+
 // caughtUpAt notes a fetch at offset when the log ended at end. A follower that reads what was there at its last fetch
 // was caught up then, even if more has come since: lag is time, not records (R18).
 func (f *follower) caughtUpAt(now Instant, offset, end int64) {

@@ -22,7 +22,7 @@ type coreBench struct {
 func newCoreBench(t *testing.T, r Restart) *coreBench {
 	b := &coreBench{t: t, c: NewCore(0)}
 	if r.Policy == (Policy{}) {
-		r.Policy = Policy{MinInsync: 1, FlushAck: true, LagMax: 30, FetchTimeout: 8}
+		r.Policy = Policy{MinInsync: 1, FlushAck: true, LagMax: 30, FetchTimeout: 8, ProposalTimeout: 8, RetryMin: 1, RetryMax: 1}
 	}
 	b.step(&r)
 	return b
@@ -244,7 +244,7 @@ func TestISRExpansionRefusals(t *testing.T) {
 // R18: lag is time since a follower last had all that was there when it fetched, not the number of records it is
 // behind.
 func TestLagIsTime(t *testing.T) {
-	b := newCoreBench(t, Restart{LastEpoch: -1, Policy: Policy{MinInsync: 1, LagMax: 30, FetchTimeout: 8}})
+	b := newCoreBench(t, Restart{LastEpoch: -1, Policy: Policy{MinInsync: 1, LagMax: 30, FetchTimeout: 8, ProposalTimeout: 8, RetryMin: 1, RetryMax: 1}})
 	b.step(delta(0, 4, 9, 0, 1))
 	end := int64(0)
 	for range 50 { // a burst: every fetch finds more than it asked for, but always has what the last one found

@@ -39,6 +39,9 @@ var (
 	ErrOffsetNotAvailable = errors.New("the new leader's high watermark has not reached the start of its epoch")
 	// ErrUnknownOffsetSpec: a negative timestamp that names no known position.
 	ErrUnknownOffsetSpec = errors.New("unknown offset specification")
+	// ErrLeaseLapsed: this broker has not heard of the controller for so long that another one may lead (D5, R16). It is
+	// an ErrNotLeader, so clients ask who does. Definite.
+	ErrLeaseLapsed = fmt.Errorf("the lease of this broker has lapsed: %w", ErrNotLeader)
 	// ErrStorage: the log directory failed; the broker is about to stop (L2). Indefinite for an append.
 	ErrStorage = errors.New("storage failure")
 	// ErrStaleBrokerEpoch: a follower's fetch was made under an earlier registration of its broker (R12).

@@ -83,7 +83,11 @@ func (p *Partition) Park(w *FetchWaiter, r ReadRequest) {
 	list.add(e)
 	// Linked first, looked second: what comes in between is counted twice at worst, and never missed.
 	v := p.view.Load()
-	if v.check(r.CurrentLeaderEpoch) != nil || r.Offset < p.log.StartOffset() {
+	check := v.check
+	if r.FromFollower {
+		check = v.checkFollower
+	}
+	if check(r.CurrentLeaderEpoch) != nil || r.Offset < p.log.StartOffset() {
 		if w.fire() {
 			w.wake()
 		}

@@ -154,6 +154,13 @@ type noMetadata struct{}
 
 func (noMetadata) Image() *metadata.Image   { return nil }
 func (noMetadata) Watch() *metadata.Watcher { return nil }
+func (noMetadata) AlterPartition(_ context.Context, _ metadata.BrokerID, _ int64, changes []metadata.PartitionChange) []metadata.PartitionResult {
+	results := make([]metadata.PartitionResult, len(changes))
+	for i := range results {
+		results[i].Err = metadata.ErrNotController
+	}
+	return results
+}
 
 // batch makes one encoded batch of records with the given values.
 func batch(values ...string) record.Batch {

@@ -19,17 +19,20 @@ type Manager struct {
 	cfg     Config
 	logger  *slog.Logger
 	metrics *metrics
-	start   time.Time // origin of Instant
+	clock   clock // origin of Instant
+	lease   lease
 
 	// table is written by the reconcile goroutine only.
 	table atomic.Pointer[table]
 
 	// The reconcile goroutine's own.
-	applied        *metadata.Image // last image that was acted upon
-	brokerConfig   map[string]string
-	retry          map[checkpointKey]struct{}
-	marks          map[checkpointKey]int64 // high watermarks of the last run; dropped after the first round
-	lastCheckpoint []byte                  // bytes written last; the tick goroutine's own, and Close's after it
+	applied      *metadata.Image // last image that was acted upon
+	brokerConfig map[string]string
+	retry        map[TopicIDPartition]struct{}
+	marks        map[TopicIDPartition]int64 // high watermarks of the last run; dropped after the first round
+
+	checkpointing  sync.Mutex // one writer of the high watermark checkpoint; taken under a partition's lock, takes none
+	lastCheckpoint []byte     // bytes written last; guarded by checkpointing
 
 	ready   chan struct{} // closed after the first round
 	version struct {
@@ -40,6 +43,15 @@ type Manager struct {
 
 	failOnce sync.Once
 	failed   chan error // at most one: for the reconcile goroutine
+
+	brokerEpoch atomic.Int64 // of this process's registration; -1 before it is known
+	lifetime    context.Context
+	fetchers    fetchers
+	proposals   proposals
+	followers   followerSessions
+	teller      teller
+	chores      chores
+	throttle    throttles
 
 	handover struct {
 		sync.Mutex
@@ -73,22 +85,31 @@ func Open(cfg Config) (*Manager, error) {
 			return nil, fmt.Errorf("register metrics of replication: %w", err)
 		}
 	}
+	m.clock.init(bootTime)
 	ctx, cancel := context.WithCancel(context.Background())
-	m.cancel = cancel
+	m.cancel, m.lifetime = cancel, ctx
 	// All goroutines of the package start here and end in Close.
 	m.tasks.Go(func() { m.reconcileLoop(ctx) })
 	m.tasks.Go(func() { m.tickLoop(ctx) })
 	m.tasks.Go(m.drainLoop)
+	m.tasks.Go(func() { m.proposeLoop(ctx) })
+	m.tasks.Go(func() { m.tellLoop(ctx.Done()) })
+	m.tasks.Go(func() { m.choreLoop(ctx.Done()) })
 	return m, nil
 }
 
 // newManager makes a manager that runs nothing yet.
 func newManager(cfg Config) *Manager {
 	m := &Manager{
-		cfg: cfg, logger: cfg.Logger.With("broker", cfg.BrokerID), start: time.Now(),
-		retry: map[checkpointKey]struct{}{}, ready: make(chan struct{}), failed: make(chan error, 1),
+		cfg: cfg, logger: cfg.Logger.With("broker", cfg.BrokerID),
+		retry: map[TopicIDPartition]struct{}{}, ready: make(chan struct{}), failed: make(chan error, 1),
 	}
+	m.clock.init(nil)
+	m.brokerEpoch.Store(-1)
 	m.version.changed = make(chan struct{})
+	m.proposals.kick, m.teller.kick, m.chores.kick = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+	m.throttle.leader = throttle{leader: true, now: m.now}
+	m.throttle.follower = throttle{now: m.now}
 	m.handover.queue = make(chan *Partition, handoverQueue)
 	m.table.Store(newTable())
 	m.metrics = newMetrics(m)
@@ -96,7 +117,7 @@ func newManager(cfg Config) *Manager {
 }
 
 // now returns the time on the monotonic clock.
-func (m *Manager) now() Instant { return Instant(time.Since(m.start)) }
+func (m *Manager) now() Instant { return m.clock.now() }
 
 // Ready waits until the metadata that shows this broker's registration has been acted upon: every partition it has to
 // serve is open, or known to be offline.
@@ -223,6 +244,7 @@ func (m *Manager) tick(now time.Time) {
 		return
 	}
 	for p := range m.Partitions() {
+		p.tick()
 		if p.log.StartOffset() > p.seenStart.Load() {
 			p.startMoved()
 		}
@@ -261,6 +283,8 @@ func (m *Manager) drainLoop() {
 func (m *Manager) Close() error {
 	m.closeOnce.Do(func() {
 		m.cancel()
+		m.fetchers.shut()
+		m.Resume() // what a Drain held back; appended in vain at worst
 		m.handover.Lock()
 		m.handover.closed = true
 		close(m.handover.queue)

@@ -426,7 +426,7 @@ func TestCheckpointIsWritten(t *testing.T) {
 	eventually(t, "the checkpoint names the high watermark", func() bool {
 		marks, err := readCheckpoint(b.fs, "data")
 		require.NoError(t, err)
-		return marks[checkpointKey{id, 1}] == 2
+		return marks[TopicIDPartition{id, 1}] == 2
 	})
 	b.stop()
 	f, err := b.fs.Open("data/" + checkpointName)
@@ -472,7 +472,7 @@ func TestCheckpointIsDurable(t *testing.T) {
 	require.NoError(t, b.m.checkpoint())
 	marks, err := readCheckpoint(gate, "data")
 	require.NoError(t, err)
-	require.Equal(t, map[checkpointKey]int64{{b.p.topic.id, 0}: 1}, marks)
+	require.Equal(t, map[TopicIDPartition]int64{{b.p.topic.id, 0}: 1}, marks)
 }
 
 // A leader of several replicas cannot tell from its own disk what is committed: after a restart it begins with the

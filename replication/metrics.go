@@ -41,6 +41,8 @@ func (p *Partition) Rejected(bytes int) {
 type metrics struct {
 	m     *Manager
 	hwLag prometheus.Histogram
+	// ISR changes of partitions led here, as committed.
+	isrShrinks, isrExpands prometheus.Counter
 
 	perTopic []topicCounter
 	// Broker-wide gauges.
@@ -73,6 +75,12 @@ func newMetrics(m *Manager) *metrics {
 			Name:    "millrace_hw_lag_seconds",
 			Help:    "Time from the append of a round of batches to the high watermark passing it.",
 			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
+		}),
+		isrShrinks: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kafka_server_replicamanager_isrshrinks_total", Help: "Replicas taken out of the ISR of partitions led by this broker.",
+		}),
+		isrExpands: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kafka_server_replicamanager_isrexpands_total", Help: "Replicas taken into the ISR of partitions led by this broker.",
 		}),
 		perTopic: []topicCounter{
 			counter("messagesin", "Records appended as the leader.", func(t *topicMetrics) *atomic.Int64 { return &t.messagesIn }),
@@ -129,11 +137,15 @@ func (c *metrics) Describe(ch chan<- *prometheus.Desc) {
 		ch <- d
 	}
 	c.hwLag.Describe(ch)
+	c.isrShrinks.Describe(ch)
+	c.isrExpands.Describe(ch)
 }
 
 // Collect implements prometheus.Collector.
 func (c *metrics) Collect(ch chan<- prometheus.Metric) {
 	c.hwLag.Collect(ch)
+	c.isrShrinks.Collect(ch)
+	c.isrExpands.Collect(ch)
 	var total, leading, under, underMin, atMin, offline int
 	t := c.m.table.Load()
 	for _, pl := range t.byID {

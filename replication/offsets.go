@@ -24,6 +24,9 @@ func (p *Partition) ListOffset(spec int64, committed bool, currentLeaderEpoch in
 	if err := v.check(currentLeaderEpoch); err != nil {
 		return -1, -1, -1, err
 	}
+	if err := p.mayServe(); err != nil {
+		return -1, -1, -1, err
+	}
 	switch spec {
 	case OffsetEarliest, OffsetEarliestLocal:
 		start := p.log.StartOffset()

@@ -33,6 +33,7 @@ type Partition struct {
 		sync.Mutex
 		pending, spare []queued
 		draining       bool // somebody is in drain
+		held           bool // appends wait until the leadership has moved, see drain.go
 	}
 	// flushed is set by the log's committer, which never waits for the lock: whoever holds it looks once more before
 	// and after letting go (see unlock).
@@ -54,13 +55,28 @@ type Partition struct {
 		wantFlush bool
 		trimTo    int64 // -1: none
 		scratch   scratch
+		// The follower's half: the fetcher of the leader it follows, the actions of the answer at hand, the set being
+		// appended, and why the log may not be cut.
+		fetcher   *fetcher
+		following []Action
+		sets      [1]log.Set
+		cutErr    error
+		// The leader's half: what follower brokers follow it, and whether the teller has it in its queue.
+		sessions []*sessionPartition
+		telling  bool
+		choring  bool // in the queue of chores
 	}
+
+	// fetch belongs to mu.fetcher.
+	fetch fetchState
 }
 
 // scratch is reused by each round of appends; guarded by the partition's lock.
 type scratch struct {
 	produce   Produce
 	flushed   Flushed
+	fetch     FetchRequest
+	still     StillFetching
 	sets      []log.Set
 	out       []log.Appended
 	appending []Appended
@@ -86,6 +102,21 @@ func (v *view) check(epoch int32) error {
 		return v.err
 	case v.role != RoleLeader:
 		return ErrNotLeader
+	case epoch == -1 || epoch == v.leaderEpoch:
+		return nil
+	case epoch < v.leaderEpoch:
+		return ErrFencedLeaderEpoch
+	default:
+		return ErrUnknownLeaderEpoch
+	}
+}
+
+// checkFollower is check for a consumer that may read from a follower.
+func (v *view) checkFollower(epoch int32) error {
+	if v.role != RoleFollower {
+		return v.check(epoch)
+	}
+	switch {
 	case epoch == -1 || epoch == v.leaderEpoch:
 		return nil
 	case epoch < v.leaderEpoch:
@@ -156,9 +187,8 @@ func (p *Partition) step(now Instant, ev Event) {
 	}
 }
 
-// do carries out one action. The lock is held. ActionAppend is done by appendAll and ActionAnswerFetch by readFollower,
-// which have the request at hand. A broker that is alone never follows and has no ISR to change: the actions of a
-// follower come with the peers that answer them.
+// do carries out one action. The lock is held. Those that need the request at hand are done by who has it: ActionAppend
+// by appendAll, ActionAnswerFetch by followerFetch, ActionReplicate and the cuts by follow.
 func (p *Partition) do(a Action) {
 	switch a.Kind {
 	case ActionComplete:
@@ -167,10 +197,18 @@ func (p *Partition) do(a Action) {
 		p.moveHighWatermark(a.Offset)
 	case ActionRole:
 		p.publish()
+		p.stopFollowing()
+	case ActionSendFetch:
+		p.m.want(p, a)
+	case ActionPropose:
+		p.m.propose(isrProposal{p: p, seq: a.Seq, change: p.proposed(a)})
 	case ActionFlush:
 		p.mu.wantFlush = true
 	case ActionTrim:
 		p.mu.trimTo = max(p.mu.trimTo, a.Offset)
+		if p.mu.core.Role() == RoleFollower {
+			p.m.chore(p)
+		}
 	case ActionHalt:
 		p.logger().Error("replica halted", "offset", a.Offset, "high_watermark", p.highWatermark.Load(), "err", a.Err)
 	}
@@ -188,13 +226,28 @@ func (p *Partition) complete(a Action) {
 }
 
 func (p *Partition) moveHighWatermark(to int64) {
-	p.highWatermark.Store(to)
+	if old := p.highWatermark.Swap(to); to < old {
+		// Ahead of a cut after an unclean election: the checkpoint must not name the old one when the cut is there.
+		if err := p.m.checkpoint(); err != nil {
+			p.mu.cutErr = err
+		}
+	}
 	p.log.SetHighWatermark(to)
 	bytes := p.mu.pace.passed(to, p.m.now(), p.m.metrics.lag)
 	if bytes == 0 {
 		bytes = math.MaxInt32 // appended before this leader's time: the size is not known here, so who waits is woken and looks for itself
 	}
 	p.committed.advance(to, bytes, &p.mu.done)
+	if len(p.mu.sessions) > 0 {
+		p.tellLater()
+	}
+}
+
+// wakeLater has fn called once the lock is let go; nil is nothing to call. The lock is held.
+func (p *Partition) wakeLater(fn func()) {
+	if fn != nil {
+		p.mu.done.wakes = append(p.mu.done.wakes, fn)
+	}
 }
 
 // publish makes the core's state visible to readers, and wakes those whose answer it changes.
@@ -212,6 +265,12 @@ func (p *Partition) publish() {
 		return
 	}
 	p.mu.pace.reset()
+	if old.role == RoleLeader && v.role != RoleLeader {
+		p.wakeLater(p.release) // what a Drain held back
+	}
+	for _, sp := range p.mu.sessions {
+		p.wakeLater(sp.changed())
+	}
 	p.committed.wakeBelow(math.MaxInt64, &p.mu.done)
 	p.tail.wakeBelow(math.MaxInt64, &p.mu.done)
 	// A broker that starts says how many it leads, not which (reconcile).
@@ -288,6 +347,26 @@ func (p *Partition) expire() {
 	p.unlock()
 }
 
+// tick lets time pass for a partition with other replicas: lagging followers, proposals without an answer. A follower
+// that has been told everything is heard of here, not at each of its polls.
+func (p *Partition) tick() {
+	if p.view.Load().replicas < 2 {
+		return
+	}
+	p.mu.Lock()
+	now := p.m.now()
+	if p.mu.core.Role() == RoleLeader {
+		ev := &p.mu.scratch.still
+		for _, sp := range p.mu.sessions {
+			if sp.still(ev) {
+				p.step(now, ev)
+			}
+		}
+	}
+	p.step(now, &Tick{})
+	p.unlock()
+}
+
 // apply tells the core the committed record of the partition.
 func (p *Partition) apply(delta *MetadataDelta) {
 	p.mu.Lock()
@@ -326,6 +405,12 @@ func (p *Partition) startMovedLocked(ev *StartMoved) {
 	p.seenStart.Store(p.mu.core.StartOffset())
 	p.committed.wakeBelow(ev.StartOffset, &p.mu.done)
 	p.tail.wakeBelow(ev.StartOffset, &p.mu.done)
+	if len(p.mu.sessions) > 0 {
+		p.tellLater()
+	}
+	if f, c := p.mu.fetcher, p.mu.core; f != nil && c.Fetching() != 0 {
+		f.started(p, c.StartOffset()) // the leader waits for it to answer DeleteRecords
+	}
 }
 
 // fail halts the partition: the directory is poisoned.

@@ -20,6 +20,9 @@ type ReadRequest struct {
 	Committed bool
 	// CurrentLeaderEpoch is the leader epoch the caller believes in, -1 for any.
 	CurrentLeaderEpoch int32
+	// FromFollower lets a replica that follows answer, below its own high watermark (KIP-392): for consumers that were
+	// sent here. What it does not hold yet is ErrOffsetNotAvailable, not out of range: the leader may have it.
+	FromFollower bool
 	// LastFetchedEpoch is the leader epoch of the last batch the caller holds, -1 for none (KIP-595).
 	LastFetchedEpoch int32
 	// ReplicaID is the broker that follows, [NoReplica] for consumers. A follower reads up to the log's end, and its
@@ -62,7 +65,15 @@ func (p *Partition) Read(r ReadRequest) ReadResult {
 	}
 	v := p.view.Load()
 	res := newReadResult(v)
-	if res.Err = v.check(r.CurrentLeaderEpoch); res.Err != nil {
+	if r.FromFollower {
+		res.Err = v.checkFollower(r.CurrentLeaderEpoch)
+	} else {
+		res.Err = v.check(r.CurrentLeaderEpoch)
+	}
+	if res.Err == nil {
+		res.Err = p.mayServe()
+	}
+	if res.Err != nil {
 		p.topic.metrics.fetched(res.Err)
 		return res
 	}
@@ -70,6 +81,9 @@ func (p *Partition) Read(r ReadRequest) ReadResult {
 	if r.LastFetchedEpoch >= 0 {
 		epoch, end := p.epochEnd(v.leaderEpoch, r.LastFetchedEpoch)
 		switch {
+		case r.FromFollower && v.role == RoleFollower && (epoch < 0 || end < r.Offset):
+			// It may only not be here yet; a fork is for the leader to find.
+			res.Err = ErrOffsetNotAvailable
 		case epoch < 0 && r.Offset > res.LogStartOffset:
 			res.Err = p.storageError("read", log.ErrOffsetOutOfRange)
 		case epoch >= 0 && (epoch < r.LastFetchedEpoch || end < r.Offset):
@@ -102,6 +116,10 @@ func (p *Partition) marks(res *ReadResult) (limit int64) {
 
 // read reads batches that end at or below limit.
 func (p *Partition) read(res *ReadResult, r ReadRequest, limit int64) {
+	if r.FromFollower && r.Offset > res.LogEndOffset && p.view.Load().role == RoleFollower {
+		res.Err = ErrOffsetNotAvailable
+		return
+	}
 	if r.Offset < res.LogStartOffset || r.Offset > res.LogEndOffset {
 		res.Err = p.storageError("read", log.ErrOffsetOutOfRange)
 		return
@@ -111,25 +129,24 @@ func (p *Partition) read(res *ReadResult, r ReadRequest, limit int64) {
 	}
 	s, err := p.log.Read(r.Offset, limit, r.MaxBytes, r.MinOne)
 	if err != nil {
+		p.noteReadError(err)
 		res.Err = p.storageError("read", err)
 		return
 	}
 	res.Slice = s
 }
 
-// readFollower lets the core judge the fetch of a follower, which is also its report of what it holds (R9, R12), and
-// reads up to the log's end.
-func (p *Partition) readFollower(r ReadRequest) ReadResult {
-	p.mu.Lock()
-	c := p.mu.core
-	ev := &FetchRequest{
-		Replica: r.ReplicaID, BrokerEpoch: r.BrokerEpoch, LeaderEpoch: r.CurrentLeaderEpoch, Offset: r.Offset,
-		LastEpoch: r.LastFetchedEpoch, StartOffset: r.LogStartOffset, FoundEpoch: -1, FoundEnd: -1,
+// followerFetch lets the core judge the fetch of a follower, which is also its report of what it holds (R9, R12). The
+// lock is held.
+func (p *Partition) followerFetch(pos *FetchPosition, replica metadata.BrokerID, brokerEpoch int64) (answer Action) {
+	c, ev := p.mu.core, &p.mu.scratch.fetch
+	*ev = FetchRequest{
+		Replica: replica, BrokerEpoch: brokerEpoch, LeaderEpoch: pos.LeaderEpoch, Offset: pos.Offset,
+		LastEpoch: pos.LastEpoch, StartOffset: pos.LogStartOffset, FoundEpoch: -1, FoundEnd: -1,
 	}
-	if r.LastFetchedEpoch >= 0 {
-		ev.FoundEpoch, ev.FoundEnd = p.epochEnd(c.LeaderEpoch(), r.LastFetchedEpoch)
+	if pos.LastEpoch >= 0 {
+		ev.FoundEpoch, ev.FoundEnd = p.epochEnd(c.LeaderEpoch(), pos.LastEpoch)
 	}
-	var answer Action
 	for _, a := range c.Step(p.m.now(), ev) {
 		if a.Kind == ActionAnswerFetch {
 			answer = a
@@ -137,17 +154,47 @@ func (p *Partition) readFollower(r ReadRequest) ReadResult {
 		}
 		p.do(a)
 	}
+	return answer
+}
+
+// readFollower is Read for a follower, up to the log's end.
+func (p *Partition) readFollower(r ReadRequest) ReadResult {
+	p.mu.Lock()
+	answer := p.followerFetch(&FetchPosition{
+		LeaderEpoch: r.CurrentLeaderEpoch, Offset: r.Offset, LastEpoch: r.LastFetchedEpoch, LogStartOffset: r.LogStartOffset,
+	}, r.ReplicaID, r.BrokerEpoch)
 	res := newReadResult(p.view.Load())
-	if answer.Err == nil || answer.Err == errOutOfRange {
+	if answer.Err == nil || isOutOfRange(answer.Err) {
 		p.marks(&res)
 	}
 	p.unlock()
 	res.DivergingEpoch, res.DivergingEnd, res.Err = answer.DivergingEpoch, answer.DivergingEnd, answer.Err
-	if res.Err == nil && res.DivergingEpoch < 0 {
+	switch {
+	case isOutOfRange(res.Err):
+		res.LogStartOffset = p.beginning()
+	case res.Err == nil && res.DivergingEpoch < 0:
 		p.read(&res, r, res.LogEndOffset)
 		p.topic.metrics.replicationBytesOut.Add(int64(res.Slice.Len()))
 	}
 	return res
+}
+
+// bounds fills in the offsets that a follower is told. The high watermark is taken before the end.
+func (p *Partition) bounds(news *FollowerNews) {
+	news.HighWatermark = p.highWatermark.Load()
+	news.LogStartOffset, news.LogEndOffset = p.log.StartOffset(), p.log.EndOffset()
+}
+
+// beginning returns where a follower that has to begin anew may: the base of the batch that holds the log's first
+// record, which may lie below it.
+func (p *Partition) beginning() int64 {
+	start := p.log.StartOffset()
+	s, err := p.log.Read(start, p.log.EndOffset(), 0, true)
+	if err != nil || s.Len() == 0 {
+		return start
+	}
+	defer s.Release()
+	return s.BaseOffset()
 }
 
 // epochEnd returns the largest epoch ≤ the given one and the offset at which it ends; -1, -1 when there is none. A

@@ -46,6 +46,7 @@ func (m *Manager) reconcile(img *metadata.Image) {
 		// no longer holds.
 		return
 	}
+	m.brokerEpoch.Store(self.Epoch)
 	old := m.applied
 	next := m.table.Load().clone()
 	round := &round{m: m, img: img, next: next}
@@ -63,6 +64,8 @@ func (m *Manager) reconcile(img *metadata.Image) {
 		}
 	}
 	m.brokerConfig = config
+	m.throttle.leader.setRate(rateOf(config, leaderThrottledRate))
+	m.throttle.follower.setRate(rateOf(config, followerThrottledRate))
 	for before, after := range img.ChangedTopics(old) {
 		if before != nil && (after == nil || after.ID != before.ID) {
 			round.drop(before.ID)
@@ -87,7 +90,7 @@ func (m *Manager) reconcileAgain() {
 	round := &round{m: m, img: m.applied, next: m.table.Load().clone()}
 	again := map[metadata.TopicID]struct{}{}
 	for k := range m.retry {
-		again[k.id] = struct{}{}
+		again[k.TopicID] = struct{}{}
 	}
 	clear(m.retry)
 	for id := range again {
@@ -174,7 +177,7 @@ func (r *round) drop(id metadata.TopicID) {
 		}
 	}
 	for i := range pl.offline {
-		delete(r.m.retry, checkpointKey{id, i})
+		delete(r.m.retry, TopicIDPartition{id, i})
 	}
 }
 
@@ -216,6 +219,7 @@ func (r *round) place(t *metadata.Topic) {
 		pl.topicState = &topicState{name: t.Name, id: t.ID, metrics: new(topicMetrics)}
 	}
 	settings := r.settings(pl, t)
+	pl.topicState.throttled.Store(throttledOf(t.Configs))
 	for i := range t.Partitions {
 		id, rec := int32(i), t.Partitions[i]
 		p := pl.partitions[i]
@@ -279,7 +283,7 @@ func (r *round) settings(pl *placement, t *metadata.Topic) *metadata.TopicSettin
 func (r *round) open(pl *placement, id int32, rec *metadata.Partition) {
 	m := r.m
 	settings := pl.topicState.settings.Load()
-	key := checkpointKey{pl.id, id}
+	key := TopicIDPartition{pl.id, id}
 	restart := Restart{Clean: m.cfg.Dir.CleanStart(), Policy: m.cfg.policy(settings, len(rec.Replicas))}
 	l, found := m.cfg.Dir.Lookup(pl.id, id)
 	if found {
@@ -315,7 +319,9 @@ func (r *round) open(pl *placement, id int32, rec *metadata.Partition) {
 
 // delta is the partition's record as the core takes it.
 func (r *round) delta(rec *metadata.Partition) *MetadataDelta {
-	d := &MetadataDelta{Leader: rec.Leader, LeaderEpoch: rec.LeaderEpoch, PartitionEpoch: rec.PartitionEpoch, ISR: rec.ISR, UncleanEpoch: rec.UncleanEpoch}
+	d := &MetadataDelta{
+		Leader: rec.Leader, LeaderEpoch: rec.LeaderEpoch, PartitionEpoch: rec.PartitionEpoch, ISR: rec.ISR, ELR: rec.ELR, UncleanEpoch: rec.UncleanEpoch,
+	}
 	for _, id := range rec.Replicas {
 		peer := Peer{ID: id, BrokerEpoch: -1, Fenced: true}
 		if b := r.img.Broker(id); b != nil {
@@ -359,4 +365,5 @@ func (r *round) finish() {
 		s.p.apply(s.delta)
 	}
 	r.m.table.Store(r.next)
+	r.m.partitionsChanged()
 }

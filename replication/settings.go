@@ -27,5 +27,8 @@ func logSettings(t *metadata.TopicSettings) log.Settings {
 
 // policy is what the core needs to know of a topic's settings for a partition of that many replicas.
 func (c *Config) policy(t *metadata.TopicSettings, replicas int) Policy {
-	return Policy{MinInsync: t.MinISR(replicas), FlushAck: t.FlushAck, LagMax: Instant(c.ReplicaLagMax), FetchTimeout: Instant(c.FetchTimeout)}
+	return Policy{
+		MinInsync: t.MinISR(replicas), FlushAck: t.FlushAck, LagMax: Instant(c.ReplicaLagMax),
+		RetryMin: Instant(c.FetchRetryMin), RetryMax: Instant(c.FetchRetryMax), ProposalTimeout: Instant(c.ProposalTimeout),
+	}
 }

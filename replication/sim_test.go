@@ -237,7 +237,7 @@ func (s *sim) populate(replicas int) {
 }
 
 func (s *sim) policy() Policy {
-	return Policy{MinInsync: s.min, FlushAck: s.flushAck, LagMax: s.lag, FetchTimeout: s.timeout}
+	return Policy{MinInsync: s.min, FlushAck: s.flushAck, LagMax: s.lag, FetchTimeout: s.timeout, ProposalTimeout: s.timeout, RetryMin: s.timeout / 8, RetryMax: s.timeout}
 }
 
 func (s *sim) state() *simState { return &s.meta[len(s.meta)-1] }

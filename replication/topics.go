@@ -12,7 +12,9 @@ type topicState struct {
 	name     string
 	id       metadata.TopicID
 	settings atomic.Pointer[metadata.TopicSettings]
-	metrics  *topicMetrics
+	// throttled names the replicas whose replication is held to a rate; nil: none.
+	throttled atomic.Pointer[throttledSet]
+	metrics   *topicMetrics
 }
 
 // placement is one topic in the table: its local partitions. Immutable.

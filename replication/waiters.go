@@ -38,6 +38,7 @@ func (t *waiterTable) remove(w Waiter) slot {
 type outcomes struct {
 	results []outcome
 	woken   []*FetchWaiter
+	wakes   []func()
 }
 
 type outcome struct {
@@ -45,7 +46,7 @@ type outcome struct {
 	result AppendResult
 }
 
-func (o *outcomes) empty() bool { return len(o.results) == 0 && len(o.woken) == 0 }
+func (o *outcomes) empty() bool { return len(o.results) == 0 && len(o.woken) == 0 && len(o.wakes) == 0 }
 
 // deliver makes the calls and empties the lists.
 func (o *outcomes) deliver() {
@@ -56,9 +57,13 @@ func (o *outcomes) deliver() {
 	for _, w := range o.woken {
 		w.wake()
 	}
+	for _, wake := range o.wakes {
+		wake()
+	}
 	clear(o.results)
 	clear(o.woken)
-	o.results, o.woken = o.results[:0], o.woken[:0]
+	clear(o.wakes)
+	o.results, o.woken, o.wakes = o.results[:0], o.woken[:0], o.wakes[:0]
 }
 
 // outcomesPool recycles the lists: they are delivered without the lock, so a partition cannot own one.
