@@ -311,7 +311,7 @@ func (c *cluster) await() {
 }
 
 func (c *cluster) record(topic string, partition int) metadata.Partition {
-	return c.store.Image().Topic(topic).Partitions[partition]
+	return *c.store.Image().Topic(topic).Partitions[partition]
 }
 
 // leader returns the leader's replica.
