@@ -85,7 +85,7 @@ func nextSequence(s int32) int32 {
 // ErrInvalidProducerEpoch and ErrOutOfOrderSequence.
 func (p *producers) check(h *record.Header) (dup producerBatch, isDup bool, err error) {
 	e := p.byID[h.ProducerID]
-	if e == nil {
+	if e == nil || skipDedup {
 		return dup, false, nil // expired, or never seen: any first sequence will do (P4)
 	}
 	if h.ProducerEpoch < e.epoch {

@@ -164,7 +164,7 @@ func (c *Core) EpochStart() int64 { return c.leading.epochStart }
 // position is what this replica holds as a promise to others: its durable end, or its end when the topic does without a
 // flush (wal.md 5).
 func (c *Core) position() int64 {
-	if c.policy.FlushAck {
+	if c.policy.FlushAck && !mutated(mutantAckBeforeSync) {
 		return c.durable
 	}
 	return c.end

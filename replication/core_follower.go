@@ -20,6 +20,10 @@ func (c *Core) follow(now Instant) {
 	c.leading.reset()
 	c.following = following{}
 	c.act(Action{Kind: ActionRole})
+	if mutated(mutantTruncateToWater) && c.highWatermark < c.end {
+		c.cut(Action{Kind: ActionTruncate, Offset: c.highWatermark})
+		return
+	}
 	c.fetchWhenReady(now)
 }
 

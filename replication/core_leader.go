@@ -143,6 +143,9 @@ func (c *Core) advance() {
 			to = f.position
 		}
 	}
+	if mutated(mutantHighWatermark) {
+		to = min(to+1, c.end)
+	}
 	if len(c.isr) < c.policy.MinInsync {
 		// R10: too few to commit anything. What would have been committed by those that are left is told so (R19, at
 		// completion).
@@ -231,7 +234,7 @@ func (c *Core) fetchRequest(now Instant, ev *FetchRequest) {
 		return
 	}
 	unknown := ev.LastEpoch >= 0 && ev.FoundEpoch < 0 && ev.StartOffset < ev.Offset
-	if ev.LastEpoch >= 0 && ev.FoundEpoch >= 0 && (ev.FoundEpoch < ev.LastEpoch || ev.FoundEnd < ev.Offset) {
+	if !mutated(mutantIgnoreEpoch) && ev.LastEpoch >= 0 && ev.FoundEpoch >= 0 && (ev.FoundEpoch < ev.LastEpoch || ev.FoundEnd < ev.Offset) {
 		// R3: the follower's last batch is not in this log. It holds nothing that counts until it has cut.
 		answer.DivergingEpoch, answer.DivergingEnd = ev.FoundEpoch, ev.FoundEnd
 		c.act(answer)

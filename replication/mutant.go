@@ -1,0 +1,12 @@
+package replication
+
+// mutant names a rule of the protocol that a binary built with the tag mutants can be told to break.
+type mutant string
+
+// The rules. Elsewhere than in such a binary the switches compile to nothing.
+const (
+	mutantHighWatermark   mutant = "high-watermark-off-by-one"  // R9: one record counts that not everybody has
+	mutantAckBeforeSync   mutant = "ack-before-sync"            // I2: what is written counts as durable
+	mutantIgnoreEpoch     mutant = "ignore-epoch"               // R3: the leader does not compare the follower's last epoch
+	mutantTruncateToWater mutant = "truncate-to-high-watermark" // R1: a new follower cuts what it does not know to be committed
+)
