@@ -1,0 +1,287 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/integration/check"
+	"github.com/millrace/millrace/integration/cluster"
+)
+
+// Bounds of a run; limits, never measures.
+const (
+	startPatience = 60 * time.Second
+	healPatience  = 60 * time.Second // I20 allows 30 s; the machine may be busy
+	drainPatience = 60 * time.Second
+)
+
+// The topics of the workload.
+var topics = []string{"orders", "events"}
+
+const partitionsPerTopic = 3
+
+// run is one cluster with its workload.
+type run struct {
+	options
+	name     string // of the scenario
+	seed     uint64
+	dir      string
+	random   *rand.Rand // the fault driver's; the workload has its own
+	cluster  *cluster.Cluster
+	history  *check.Writer
+	epochs   epochs
+	skipped  map[string]bool // faults that cannot be made here
+	faults   int
+	numbers  atomic.Int64
+	failures struct {
+		sync.Mutex
+		list []string
+	}
+	// senders are producers and admins, which end with sending; readers are the rest, which end with reading.
+	senders, readers         sync.WaitGroup
+	sending, reading         context.Context
+	stopSending, stopReading context.CancelFunc
+}
+
+// newProcess gives a number that was never used in this history.
+func (r *run) newProcess() int { return int(r.numbers.Add(1)) }
+
+// fail notes what is wrong beside the findings of the checker.
+func (r *run) fail(format string, args ...any) {
+	r.failures.Lock()
+	defer r.failures.Unlock()
+	if len(r.failures.list) < 20 {
+		r.failures.list = append(r.failures.list, fmt.Sprintf(format, args...))
+	}
+}
+
+// logf prints a line of progress.
+func (r *run) logf(format string, args ...any) {
+	if r.verbose {
+		fmt.Fprintf(os.Stderr, "  %s %s\n", time.Now().Format("15:04:05.000"), fmt.Sprintf(format, args...))
+	}
+}
+
+// remark puts a line into the history.
+func (r *run) remark(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	r.history.Log(check.Op{F: check.Phase, Type: check.OK, Text: text})
+	r.logf("%s", text)
+}
+
+// execute is the life of a run: it returns what the checker says.
+func (r *run) execute(ctx context.Context, s *scenario, length time.Duration) (report *check.Report, err error) {
+	defer func() {
+		if e := errors.Join(r.stopAll(), r.closeCluster()); err == nil {
+			err = e
+		}
+	}()
+	if err := r.open(ctx, s); err != nil {
+		return nil, err
+	}
+	r.startWorkload()
+	r.remark("warm up")
+	if !r.settled(ctx, 3*time.Second) {
+		return nil, ctx.Err()
+	}
+	r.remark("faults")
+	until := time.Now().Add(length)
+	for time.Now().Before(until) && ctx.Err() == nil {
+		if err := s.round(ctx, r); err != nil {
+			if errors.Is(err, cluster.ErrNotHere) {
+				r.skip(err)
+				continue
+			}
+			r.fail("the fault driver: %v", err)
+			break
+		}
+		if s.once {
+			break
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	r.remark("heal")
+	r.heal(ctx)
+	r.remark("the last records")
+	if !r.settled(ctx, 2*time.Second) {
+		return nil, ctx.Err()
+	}
+	r.stopSending()
+	r.senders.Wait()
+	r.remark("read everything")
+	r.reread(ctx)
+	r.stopReading()
+	r.readers.Wait()
+	r.remark("dump the files")
+	r.dumpFiles()
+	if err := r.history.Close(); err != nil {
+		return nil, err
+	}
+	ops, err := check.ReadFile(r.history.Name())
+	if err != nil {
+		return nil, err
+	}
+	return check.Check(ops), nil
+}
+
+// open makes the cluster and its topics.
+func (r *run) open(ctx context.Context, s *scenario) error {
+	cfg := cluster.Config{
+		Binary: r.binary, Dir: filepath.Join(r.dir, "brokers"), Brokers: r.brokers, MemoryMiB: r.memoryMiB,
+		Set: append([]string{"auto.create.topics.enable=false"}, s.set...),
+	}
+	if r.mutant != "" {
+		cfg.Env = append(cfg.Env, "MILLRACE_MUTANT="+r.mutant)
+	}
+	if cluster.InSandbox() {
+		cfg.Namespaces = s.links && r.brokers > 1
+		if s.disks {
+			cfg.DiskMiB = diskMiB
+		}
+	}
+	var err error
+	if r.history, err = check.NewWriter(filepath.Join(r.dir, "history")); err != nil {
+		return err
+	}
+	if r.cluster, err = cluster.Open(cfg); err != nil {
+		return err
+	}
+	start, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	if err := r.cluster.Start(start); err != nil {
+		return err
+	}
+	if err := r.createTopics(start); err != nil {
+		return err
+	}
+	if why := r.unhealthy(start); why != nil {
+		return fmt.Errorf("the new cluster: %w", r.healthy(start))
+	}
+	return nil
+}
+
+// diskMiB is the size of a broker's disk: room for its write-ahead log, ballast and some minutes of records.
+const diskMiB = 768
+
+func (r *run) createTopics(ctx context.Context) error {
+	cl, err := kgo.NewClient(kgo.SeedBrokers(r.cluster.Seeds()...))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	req := kmsg.NewPtrCreateTopicsRequest()
+	req.TimeoutMillis = 20_000
+	for _, name := range topics {
+		t := kmsg.NewCreateTopicsRequestTopic()
+		t.Topic, t.NumPartitions, t.ReplicationFactor = name, partitionsPerTopic, int16(min(3, r.brokers))
+		least, segment := fmt.Sprint(min(2, r.brokers)), "1048576"
+		t.Configs = []kmsg.CreateTopicsRequestTopicConfig{{Name: "min.insync.replicas", Value: &least}, {Name: "segment.bytes", Value: &segment}}
+		req.Topics = append(req.Topics, t)
+	}
+	resp, err := req.RequestWith(ctx, cl)
+	if err != nil {
+		return fmt.Errorf("create the topics: %w", err)
+	}
+	for _, t := range resp.Topics {
+		if t.ErrorCode != 0 {
+			why := ""
+			if t.ErrorMessage != nil {
+				why = *t.ErrorMessage
+			}
+			return fmt.Errorf("create the topics: %s: error %d: %s", t.Topic, t.ErrorCode, why)
+		}
+	}
+	return nil
+}
+
+// startWorkload starts every client.
+func (r *run) startWorkload() {
+	r.sending, r.stopSending = context.WithCancel(context.Background())
+	r.reading, r.stopReading = context.WithCancel(context.Background())
+	for range 2 {
+		r.senders.Go(r.produceIdempotent)
+	}
+	for _, topic := range topics {
+		for p := range int32(partitionsPerTopic) {
+			r.senders.Go(func() { r.producePlain(topic, p) })
+		}
+	}
+	for range 2 {
+		r.readers.Go(r.consume)
+	}
+	for _, n := range r.cluster.Nodes {
+		r.readers.Go(func() { r.probe(n) })
+	}
+	for i := range 3 {
+		r.senders.Go(func() { r.administer(r.seed ^ uint64(i+1)) })
+	}
+}
+
+// stopAll ends the workload, however far the run got.
+func (r *run) stopAll() error {
+	if r.stopSending != nil {
+		r.stopSending()
+		r.stopReading()
+		r.senders.Wait()
+		r.readers.Wait()
+	}
+	return nil
+}
+
+func (r *run) closeCluster() error {
+	if r.cluster == nil {
+		return nil
+	}
+	return r.cluster.Close()
+}
+
+// settled lets time pass; false: the whole command was told to end.
+func (r *run) settled(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// skip notes a fault that cannot be made here, once.
+func (r *run) skip(err error) {
+	if r.skipped == nil {
+		r.skipped = map[string]bool{}
+	}
+	if !r.skipped[err.Error()] {
+		r.skipped[err.Error()] = true
+		r.remark("left out: %v", err)
+	}
+}
+
+// node finds the node of a broker by its advertised port and host.
+func (r *run) node(host string, port int32) *cluster.Node {
+	address := fmt.Sprintf("%s:%d", host, port)
+	for _, n := range r.cluster.Nodes {
+		if n.Addr == address {
+			return n
+		}
+	}
+	return nil
+}
+
+// direct makes a client that speaks to one node only.
+func direct(n *cluster.Node) (*kgo.Client, error) {
+	return kgo.NewClient(kgo.SeedBrokers(n.Addr), kgo.DialTimeout(3*time.Second), kgo.RequestTimeoutOverhead(3*time.Second), kgo.RetryTimeout(time.Second), kgo.RequestRetries(0))
+}
