@@ -9,7 +9,8 @@ import (
 	pb "github.com/millrace/millrace/metadata/metadatapb"
 )
 
-// alterPartition is a leader's change of its partition's ISR (KIP-497), with the ELR (KIP-966) that follows from it.
+// alterPartition is a leader's change of one partition's ISR (KIP-497), with the ELR (KIP-966) as the proposer worked it out.
+// It is read and applied, and no longer proposed: see alterPartitions.
 type alterPartition struct {
 	leader            BrokerID
 	leaderBrokerEpoch int64
@@ -77,42 +78,17 @@ func (c *alterPartition) apply(d *draft, _ position) (any, error) {
 	if b := d.st.broker(c.leader); b == nil || b.Epoch != c.leaderBrokerEpoch {
 		return nil, ErrStaleBrokerEpoch
 	}
-	t := d.st.topicByID(c.topic)
-	if t == nil {
-		return nil, ErrUnknownTopicID
-	}
-	if c.partition < 0 || int(c.partition) >= len(t.Partitions) {
-		return nil, ErrUnknownPartition
-	}
-	p := *t.Partitions[c.partition]
-	if c.leaderEpoch != p.LeaderEpoch || c.leader != p.Leader {
-		return nil, ErrFencedLeaderEpoch
-	}
-	if c.partitionEpoch != p.PartitionEpoch {
-		return nil, ErrStale
-	}
-	isr := make([]BrokerID, 0, len(c.isr))
-	for _, r := range c.isr {
-		if !slices.Contains(p.Replicas, r.ID) || slices.Contains(isr, r.ID) {
-			return nil, ErrInvalidRequest
-		}
-		b := d.st.broker(r.ID)
-		if b == nil || b.Fenced || r.Epoch != -1 && r.Epoch != b.Epoch {
-			return nil, ErrIneligibleReplica // an older incarnation has been seen fetching (KIP-903, R12)
-		}
-		isr = append(isr, r.ID)
-	}
-	if !slices.Contains(isr, c.leader) {
-		return nil, ErrInvalidRequest
+	ch := PartitionChange{TopicID: c.topic, Partition: c.partition, LeaderEpoch: c.leaderEpoch, PartitionEpoch: c.partitionEpoch, ISR: c.isr}
+	r, err := d.reviseISR(c.leader, &ch, partitionPolicy{})
+	if err != nil {
+		return nil, err
 	}
 	for i, id := range c.elr {
-		if !slices.Contains(p.Replicas, id) || slices.Contains(isr, id) || slices.Contains(c.elr[:i], id) {
+		if !slices.Contains(r.Replicas, id) || slices.Contains(r.ISR, id) || slices.Contains(c.elr[:i], id) {
 			return nil, ErrInvalidRequest
 		}
 	}
-	p.ISR = isr
-	p.ELR = c.elr
-	p.PartitionEpoch++
-	d.ownTopic(t.Name).Partitions[c.partition] = &p
-	return p, nil
+	r.ELR = c.elr
+	var out failover
+	return *r.commit(&out).Partitions[c.partition], nil
 }

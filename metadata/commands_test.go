@@ -135,14 +135,14 @@ func TestRegisterBrokerWithoutItsDirectory(t *testing.T) {
 		Leader: 1, LeaderEpoch: 1, PartitionEpoch: 1, Replicas: []BrokerID{1}, ISR: []BrokerID{1}, Directories: []DirectoryID{fresh},
 	}), f.image().Topic("alone").Partitions[0], "nobody else is left (I12)")
 
-	// When the last member of an ISR loses its directory, nobody leads until an eligible replica is back.
+	// When the last member of an ISR loses its directory, an eligible replica follows it (KIP-966).
 	f.must(&alterPartition{leader: 2, leaderBrokerEpoch: 2, topic: TopicID{1}, partition: 0, leaderEpoch: 1, partitionEpoch: 1,
 		isr: []ISRMember{{2, 2}}, elr: []BrokerID{3}})
 	f.must(f.again(broker(2, 2, DirectoryID{78})))
 	p := f.image().Topic("orders").Partitions[0]
-	require.Equal(t, NoBroker, p.Leader)
-	require.Empty(t, p.ISR)
-	require.Equal(t, []BrokerID{3}, p.ELR)
+	require.Equal(t, BrokerID(3), p.Leader)
+	require.Equal(t, []BrokerID{3}, p.ISR)
+	require.Empty(t, p.ELR)
 	require.Equal(t, int32(2), p.LeaderEpoch)
 	checkState(t, f.st)
 }

@@ -44,6 +44,22 @@ func decodeCommand(kind pb.CommandType, body []byte) (command, error) {
 		return decodeAllocateProducerIDs(body)
 	case pb.CommandType_COMMAND_ALTER_PARTITION:
 		return decodeAlterPartition(body)
+	case pb.CommandType_COMMAND_ASSIGN_BROKER_ID:
+		return decodeAssignBrokerID(body)
+	case pb.CommandType_COMMAND_ALTER_BROKER:
+		return decodeAlterBroker(body)
+	case pb.CommandType_COMMAND_ALTER_PARTITIONS:
+		return decodeAlterPartitions(body)
+	case pb.CommandType_COMMAND_ELECT_LEADERS:
+		return decodeElectLeaders(body)
+	case pb.CommandType_COMMAND_REASSIGN_PARTITION:
+		return decodeReassignPartition(body)
+	case pb.CommandType_COMMAND_UNREGISTER_BROKER:
+		return decodeUnregisterBroker(body)
+	case pb.CommandType_COMMAND_SET_FEATURE_LEVEL:
+		return decodeSetFeatureLevel(body)
+	case pb.CommandType_COMMAND_PRUNE_TOMBSTONES:
+		return decodePruneTombstones(body)
 	case pb.CommandType_COMMAND_CHAIN_PART:
 		return decodeChainPart(body)
 	}

@@ -86,6 +86,28 @@ func (d *draft) putBroker(b *Broker) {
 	d.st.nextBrokerID = max(d.st.nextBrokerID, b.ID+1)
 }
 
+// removeBroker forgets the broker of that id and its configs.
+func (d *draft) removeBroker(id BrokerID) {
+	d.st.brokers = slices.DeleteFunc(slices.Clone(d.st.brokers), func(b *Broker) bool { return b.ID == id })
+	d.st.configs = slices.DeleteFunc(slices.Clone(d.st.configs), func(c *brokerConfigs) bool { return c.ID == id })
+}
+
+// putIdentity stores what is known of a directory.
+func (d *draft) putIdentity(id *identity) {
+	i, found := d.st.identityIndex(id.Directory)
+	if found && *d.st.identities[i] == *id {
+		return
+	}
+	identities := slices.Clone(d.st.identities)
+	if found {
+		identities[i] = id
+	} else {
+		identities = slices.Insert(identities, i, id)
+	}
+	d.st.identities = identities
+	d.st.nextBrokerID = max(d.st.nextBrokerID, id.Broker+1)
+}
+
 // putConfigs stores c in place of an older version of the same id, or as a new one.
 func (d *draft) putConfigs(c *brokerConfigs) {
 	i, found := slices.BinarySearchFunc(d.st.configs, c.ID, func(c *brokerConfigs, id BrokerID) int { return cmp.Compare(c.ID, id) })

@@ -136,31 +136,33 @@ func hasDuplicates(ids []BrokerID) bool {
 	return false
 }
 
-// newPartitions makes the partitions of a placement: every replica whose broker is not fenced is in the ISR and the first
-// of them leads. It refuses with ErrStale what is not true any more at this place in the log: an unknown broker or
-// directory, or nobody who could lead.
+// newPartitions makes the partitions of a placement: every replica whose broker can use it is in the ISR and the first of
+// them leads, a welcome one before any other. It refuses with ErrStale what is not true any more at this place in the log:
+// an unknown broker or directory, or nobody who could lead.
 func (d *draft) newPartitions(sets []replicaSet) ([]*Partition, error) {
 	partitions := make([]*Partition, len(sets))
 	for i, set := range sets {
-		isr := make([]BrokerID, 0, len(set.replicas))
 		for j, id := range set.replicas {
-			b := d.st.broker(id)
-			if b == nil || !slices.Contains(b.Directories, set.directories[j]) {
+			if b := d.st.broker(id); b == nil || !slices.Contains(b.Directories, set.directories[j]) {
 				return nil, ErrStale
 			}
-			if !b.Fenced {
-				isr = append(isr, id)
+		}
+		r := revision{Partition: Partition{Leader: NoBroker, Replicas: set.replicas, Directories: set.directories, UncleanEpoch: -1}, d: d}
+		r.ISR = make([]BrokerID, 0, len(set.replicas))
+		for j, id := range set.replicas {
+			if r.usable(j) && !d.st.broker(id).Leaving {
+				r.ISR = append(r.ISR, id)
 			}
 		}
-		if len(isr) == 0 {
+		if r.Leader = r.pick(r.ISR); r.Leader == NoBroker {
 			return nil, ErrStale
 		}
-		if len(isr) == len(set.replicas) {
-			isr = set.replicas // equal, and immutable: share
+		if len(r.ISR) == len(set.replicas) {
+			r.ISR = set.replicas // equal, and immutable: share
 		}
-		partitions[i] = &Partition{
-			Leader: isr[0], LastLeader: isr[0], UncleanEpoch: -1, Replicas: set.replicas, ISR: isr, Directories: set.directories,
-		}
+		r.LastLeader = r.Leader
+		p := r.Partition
+		partitions[i] = &p
 	}
 	return partitions, nil
 }

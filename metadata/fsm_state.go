@@ -70,6 +70,19 @@ func (st *state) broker(id BrokerID) *Broker {
 	return st.brokers[i]
 }
 
+// identity returns what is known of a directory, or nil.
+func (st *state) identity(dir DirectoryID) *identity {
+	i, ok := st.identityIndex(dir)
+	if !ok {
+		return nil
+	}
+	return st.identities[i]
+}
+
+func (st *state) identityIndex(dir DirectoryID) (int, bool) {
+	return slices.BinarySearchFunc(st.identities, dir, func(id *identity, dir DirectoryID) int { return compareTopicIDs(id.Directory, dir) })
+}
+
 func (st *state) topic(name string) *Topic {
 	t, _ := st.topics.get(name)
 	return t

@@ -15,6 +15,8 @@ import (
 type lead struct {
 	// term is part of every command decided on during this lead; the FSM refuses it in another term.
 	term uint64
+	// sessions begin anew with each lead.
+	sessions *sessions
 }
 
 // ballastPoll is how often a Store whose disk was full looks whether there is space again.

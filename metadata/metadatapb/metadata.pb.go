@@ -40,21 +40,37 @@ const (
 	CommandType_COMMAND_ALLOCATE_PRODUCER_IDS CommandType = 7
 	CommandType_COMMAND_ALTER_PARTITION       CommandType = 8
 	CommandType_COMMAND_CHAIN_PART            CommandType = 9
+	CommandType_COMMAND_ASSIGN_BROKER_ID      CommandType = 10
+	CommandType_COMMAND_ALTER_BROKER          CommandType = 11
+	CommandType_COMMAND_ALTER_PARTITIONS      CommandType = 12
+	CommandType_COMMAND_ELECT_LEADERS         CommandType = 13
+	CommandType_COMMAND_REASSIGN_PARTITION    CommandType = 14
+	CommandType_COMMAND_UNREGISTER_BROKER     CommandType = 15
+	CommandType_COMMAND_SET_FEATURE_LEVEL     CommandType = 16
+	CommandType_COMMAND_PRUNE_TOMBSTONES      CommandType = 17
 )
 
 // Enum value maps for CommandType.
 var (
 	CommandType_name = map[int32]string{
-		0: "COMMAND_UNSPECIFIED",
-		1: "COMMAND_INIT_CLUSTER",
-		2: "COMMAND_REGISTER_BROKER",
-		3: "COMMAND_CREATE_TOPIC",
-		4: "COMMAND_DELETE_TOPIC",
-		5: "COMMAND_CREATE_PARTITIONS",
-		6: "COMMAND_ALTER_CONFIGS",
-		7: "COMMAND_ALLOCATE_PRODUCER_IDS",
-		8: "COMMAND_ALTER_PARTITION",
-		9: "COMMAND_CHAIN_PART",
+		0:  "COMMAND_UNSPECIFIED",
+		1:  "COMMAND_INIT_CLUSTER",
+		2:  "COMMAND_REGISTER_BROKER",
+		3:  "COMMAND_CREATE_TOPIC",
+		4:  "COMMAND_DELETE_TOPIC",
+		5:  "COMMAND_CREATE_PARTITIONS",
+		6:  "COMMAND_ALTER_CONFIGS",
+		7:  "COMMAND_ALLOCATE_PRODUCER_IDS",
+		8:  "COMMAND_ALTER_PARTITION",
+		9:  "COMMAND_CHAIN_PART",
+		10: "COMMAND_ASSIGN_BROKER_ID",
+		11: "COMMAND_ALTER_BROKER",
+		12: "COMMAND_ALTER_PARTITIONS",
+		13: "COMMAND_ELECT_LEADERS",
+		14: "COMMAND_REASSIGN_PARTITION",
+		15: "COMMAND_UNREGISTER_BROKER",
+		16: "COMMAND_SET_FEATURE_LEVEL",
+		17: "COMMAND_PRUNE_TOMBSTONES",
 	}
 	CommandType_value = map[string]int32{
 		"COMMAND_UNSPECIFIED":           0,
@@ -67,6 +83,14 @@ var (
 		"COMMAND_ALLOCATE_PRODUCER_IDS": 7,
 		"COMMAND_ALTER_PARTITION":       8,
 		"COMMAND_CHAIN_PART":            9,
+		"COMMAND_ASSIGN_BROKER_ID":      10,
+		"COMMAND_ALTER_BROKER":          11,
+		"COMMAND_ALTER_PARTITIONS":      12,
+		"COMMAND_ELECT_LEADERS":         13,
+		"COMMAND_REASSIGN_PARTITION":    14,
+		"COMMAND_UNREGISTER_BROKER":     15,
+		"COMMAND_SET_FEATURE_LEVEL":     16,
+		"COMMAND_PRUNE_TOMBSTONES":      17,
 	}
 )
 
@@ -861,6 +885,7 @@ type AlterBroker struct {
 	Removing      Switch                 `protobuf:"varint,6,opt,name=removing,proto3,enum=millrace.metadata.Switch" json:"removing,omitempty"`
 	Offline       [][]byte               `protobuf:"bytes,7,rep,name=offline,proto3" json:"offline,omitempty"` // further directories that can't be used
 	Policy        *PartitionPolicy       `protobuf:"bytes,8,opt,name=policy,proto3" json:"policy,omitempty"`
+	FencedIndex   uint64                 `protobuf:"varint,9,opt,name=fenced_index,json=fencedIndex,proto3" json:"fenced_index,omitempty"` // with fenced = OFF: of the fence that is lifted
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -949,6 +974,13 @@ func (x *AlterBroker) GetPolicy() *PartitionPolicy {
 		return x.Policy
 	}
 	return nil
+}
+
+func (x *AlterBroker) GetFencedIndex() uint64 {
+	if x != nil {
+		return x.FencedIndex
+	}
+	return 0
 }
 
 // AlterPartitions changes the ISRs of partitions of one leader, in columns.
@@ -1169,60 +1201,8 @@ func (x *ElectLeaders) GetPartitionEpochs() []int32 {
 	return nil
 }
 
-// ReassignPartitions starts, changes and cancels moves of replicas (KIP-455).
-type ReassignPartitions struct {
-	state         protoimpl.MessageState   `protogen:"open.v1"`
-	Moves         []*PartitionReassignment `protobuf:"bytes,1,rep,name=moves,proto3" json:"moves,omitempty"`
-	Policy        *PartitionPolicy         `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReassignPartitions) Reset() {
-	*x = ReassignPartitions{}
-	mi := &file_metadata_proto_msgTypes[13]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReassignPartitions) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReassignPartitions) ProtoMessage() {}
-
-func (x *ReassignPartitions) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[13]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReassignPartitions.ProtoReflect.Descriptor instead.
-func (*ReassignPartitions) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{13}
-}
-
-func (x *ReassignPartitions) GetMoves() []*PartitionReassignment {
-	if x != nil {
-		return x.Moves
-	}
-	return nil
-}
-
-func (x *ReassignPartitions) GetPolicy() *PartitionPolicy {
-	if x != nil {
-		return x.Policy
-	}
-	return nil
-}
-
-type PartitionReassignment struct {
+// ReassignPartition starts, changes or cancels the move of a partition's replicas (KIP-455).
+type ReassignPartition struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	TopicId        []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	Partition      uint32                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
@@ -1230,25 +1210,26 @@ type PartitionReassignment struct {
 	Cancel         bool                   `protobuf:"varint,4,opt,name=cancel,proto3" json:"cancel,omitempty"`
 	Replicas       []int32                `protobuf:"varint,5,rep,packed,name=replicas,proto3" json:"replicas,omitempty"`
 	Directories    [][]byte               `protobuf:"bytes,6,rep,name=directories,proto3" json:"directories,omitempty"` // parallel to replicas
+	Policy         *PartitionPolicy       `protobuf:"bytes,7,opt,name=policy,proto3" json:"policy,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
-func (x *PartitionReassignment) Reset() {
-	*x = PartitionReassignment{}
-	mi := &file_metadata_proto_msgTypes[14]
+func (x *ReassignPartition) Reset() {
+	*x = ReassignPartition{}
+	mi := &file_metadata_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PartitionReassignment) String() string {
+func (x *ReassignPartition) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PartitionReassignment) ProtoMessage() {}
+func (*ReassignPartition) ProtoMessage() {}
 
-func (x *PartitionReassignment) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[14]
+func (x *ReassignPartition) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1259,49 +1240,56 @@ func (x *PartitionReassignment) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PartitionReassignment.ProtoReflect.Descriptor instead.
-func (*PartitionReassignment) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{14}
+// Deprecated: Use ReassignPartition.ProtoReflect.Descriptor instead.
+func (*ReassignPartition) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{13}
 }
 
-func (x *PartitionReassignment) GetTopicId() []byte {
+func (x *ReassignPartition) GetTopicId() []byte {
 	if x != nil {
 		return x.TopicId
 	}
 	return nil
 }
 
-func (x *PartitionReassignment) GetPartition() uint32 {
+func (x *ReassignPartition) GetPartition() uint32 {
 	if x != nil {
 		return x.Partition
 	}
 	return 0
 }
 
-func (x *PartitionReassignment) GetPartitionEpoch() int32 {
+func (x *ReassignPartition) GetPartitionEpoch() int32 {
 	if x != nil {
 		return x.PartitionEpoch
 	}
 	return 0
 }
 
-func (x *PartitionReassignment) GetCancel() bool {
+func (x *ReassignPartition) GetCancel() bool {
 	if x != nil {
 		return x.Cancel
 	}
 	return false
 }
 
-func (x *PartitionReassignment) GetReplicas() []int32 {
+func (x *ReassignPartition) GetReplicas() []int32 {
 	if x != nil {
 		return x.Replicas
 	}
 	return nil
 }
 
-func (x *PartitionReassignment) GetDirectories() [][]byte {
+func (x *ReassignPartition) GetDirectories() [][]byte {
 	if x != nil {
 		return x.Directories
+	}
+	return nil
+}
+
+func (x *ReassignPartition) GetPolicy() *PartitionPolicy {
+	if x != nil {
+		return x.Policy
 	}
 	return nil
 }
@@ -1316,7 +1304,7 @@ type UnregisterBroker struct {
 
 func (x *UnregisterBroker) Reset() {
 	*x = UnregisterBroker{}
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1328,7 +1316,7 @@ func (x *UnregisterBroker) String() string {
 func (*UnregisterBroker) ProtoMessage() {}
 
 func (x *UnregisterBroker) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1341,7 +1329,7 @@ func (x *UnregisterBroker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnregisterBroker.ProtoReflect.Descriptor instead.
 func (*UnregisterBroker) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{15}
+	return file_metadata_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *UnregisterBroker) GetBroker() int32 {
@@ -1368,7 +1356,7 @@ type SetFeatureLevel struct {
 
 func (x *SetFeatureLevel) Reset() {
 	*x = SetFeatureLevel{}
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1380,7 +1368,7 @@ func (x *SetFeatureLevel) String() string {
 func (*SetFeatureLevel) ProtoMessage() {}
 
 func (x *SetFeatureLevel) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1393,7 +1381,7 @@ func (x *SetFeatureLevel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFeatureLevel.ProtoReflect.Descriptor instead.
 func (*SetFeatureLevel) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{16}
+	return file_metadata_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SetFeatureLevel) GetExpected() uint32 {
@@ -1420,7 +1408,7 @@ type PruneTombstones struct {
 
 func (x *PruneTombstones) Reset() {
 	*x = PruneTombstones{}
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1432,7 +1420,7 @@ func (x *PruneTombstones) String() string {
 func (*PruneTombstones) ProtoMessage() {}
 
 func (x *PruneTombstones) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1445,7 +1433,7 @@ func (x *PruneTombstones) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneTombstones.ProtoReflect.Descriptor instead.
 func (*PruneTombstones) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{17}
+	return file_metadata_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PruneTombstones) GetThrough() uint64 {
@@ -1467,7 +1455,7 @@ type CreateTopic struct {
 
 func (x *CreateTopic) Reset() {
 	*x = CreateTopic{}
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1479,7 +1467,7 @@ func (x *CreateTopic) String() string {
 func (*CreateTopic) ProtoMessage() {}
 
 func (x *CreateTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1492,7 +1480,7 @@ func (x *CreateTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTopic.ProtoReflect.Descriptor instead.
 func (*CreateTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{18}
+	return file_metadata_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CreateTopic) GetTopicId() []byte {
@@ -1533,7 +1521,7 @@ type DeleteTopic struct {
 
 func (x *DeleteTopic) Reset() {
 	*x = DeleteTopic{}
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1545,7 +1533,7 @@ func (x *DeleteTopic) String() string {
 func (*DeleteTopic) ProtoMessage() {}
 
 func (x *DeleteTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1558,7 +1546,7 @@ func (x *DeleteTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTopic.ProtoReflect.Descriptor instead.
 func (*DeleteTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{19}
+	return file_metadata_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeleteTopic) GetRequestId() []byte {
@@ -1586,7 +1574,7 @@ type CreatePartitions struct {
 
 func (x *CreatePartitions) Reset() {
 	*x = CreatePartitions{}
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +1586,7 @@ func (x *CreatePartitions) String() string {
 func (*CreatePartitions) ProtoMessage() {}
 
 func (x *CreatePartitions) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +1599,7 @@ func (x *CreatePartitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePartitions.ProtoReflect.Descriptor instead.
 func (*CreatePartitions) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{20}
+	return file_metadata_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CreatePartitions) GetTopicId() []byte {
@@ -1648,7 +1636,7 @@ type AlterConfigs struct {
 
 func (x *AlterConfigs) Reset() {
 	*x = AlterConfigs{}
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +1648,7 @@ func (x *AlterConfigs) String() string {
 func (*AlterConfigs) ProtoMessage() {}
 
 func (x *AlterConfigs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +1661,7 @@ func (x *AlterConfigs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterConfigs.ProtoReflect.Descriptor instead.
 func (*AlterConfigs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{21}
+	return file_metadata_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AlterConfigs) GetTopicId() []byte {
@@ -1721,7 +1709,7 @@ type AllocateProducerIDs struct {
 
 func (x *AllocateProducerIDs) Reset() {
 	*x = AllocateProducerIDs{}
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +1721,7 @@ func (x *AllocateProducerIDs) String() string {
 func (*AllocateProducerIDs) ProtoMessage() {}
 
 func (x *AllocateProducerIDs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +1734,7 @@ func (x *AllocateProducerIDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocateProducerIDs.ProtoReflect.Descriptor instead.
 func (*AllocateProducerIDs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{22}
+	return file_metadata_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AllocateProducerIDs) GetExpectedNext() int64 {
@@ -1780,7 +1768,7 @@ type AlterPartition struct {
 
 func (x *AlterPartition) Reset() {
 	*x = AlterPartition{}
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +1780,7 @@ func (x *AlterPartition) String() string {
 func (*AlterPartition) ProtoMessage() {}
 
 func (x *AlterPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,7 +1793,7 @@ func (x *AlterPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterPartition.ProtoReflect.Descriptor instead.
 func (*AlterPartition) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{23}
+	return file_metadata_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AlterPartition) GetLeader() int32 {
@@ -1884,7 +1872,7 @@ type ChainPart struct {
 
 func (x *ChainPart) Reset() {
 	*x = ChainPart{}
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1896,7 +1884,7 @@ func (x *ChainPart) String() string {
 func (*ChainPart) ProtoMessage() {}
 
 func (x *ChainPart) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1909,7 +1897,7 @@ func (x *ChainPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainPart.ProtoReflect.Descriptor instead.
 func (*ChainPart) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{24}
+	return file_metadata_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ChainPart) GetChainId() []byte {
@@ -1961,7 +1949,7 @@ type SnapshotRecord struct {
 
 func (x *SnapshotRecord) Reset() {
 	*x = SnapshotRecord{}
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1973,7 +1961,7 @@ func (x *SnapshotRecord) String() string {
 func (*SnapshotRecord) ProtoMessage() {}
 
 func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1986,7 +1974,7 @@ func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRecord.ProtoReflect.Descriptor instead.
 func (*SnapshotRecord) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{25}
+	return file_metadata_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SnapshotRecord) GetRecord() isSnapshotRecord_Record {
@@ -2149,7 +2137,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2149,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2162,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{26}
+	return file_metadata_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SnapshotHeader) GetIndex() uint64 {
@@ -2231,7 +2219,7 @@ type SnapshotIdentity struct {
 
 func (x *SnapshotIdentity) Reset() {
 	*x = SnapshotIdentity{}
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2243,7 +2231,7 @@ func (x *SnapshotIdentity) String() string {
 func (*SnapshotIdentity) ProtoMessage() {}
 
 func (x *SnapshotIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2256,7 +2244,7 @@ func (x *SnapshotIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotIdentity.ProtoReflect.Descriptor instead.
 func (*SnapshotIdentity) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{27}
+	return file_metadata_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SnapshotIdentity) GetDirectory() []byte {
@@ -2291,7 +2279,7 @@ type SnapshotConfigs struct {
 
 func (x *SnapshotConfigs) Reset() {
 	*x = SnapshotConfigs{}
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2303,7 +2291,7 @@ func (x *SnapshotConfigs) String() string {
 func (*SnapshotConfigs) ProtoMessage() {}
 
 func (x *SnapshotConfigs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2316,7 +2304,7 @@ func (x *SnapshotConfigs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotConfigs.ProtoReflect.Descriptor instead.
 func (*SnapshotConfigs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{28}
+	return file_metadata_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SnapshotConfigs) GetBrokerId() int32 {
@@ -2353,7 +2341,7 @@ type SnapshotTopic struct {
 
 func (x *SnapshotTopic) Reset() {
 	*x = SnapshotTopic{}
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2365,7 +2353,7 @@ func (x *SnapshotTopic) String() string {
 func (*SnapshotTopic) ProtoMessage() {}
 
 func (x *SnapshotTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2378,7 +2366,7 @@ func (x *SnapshotTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTopic.ProtoReflect.Descriptor instead.
 func (*SnapshotTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{29}
+	return file_metadata_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SnapshotTopic) GetTopicId() []byte {
@@ -2439,7 +2427,7 @@ type SnapshotPartitions struct {
 
 func (x *SnapshotPartitions) Reset() {
 	*x = SnapshotPartitions{}
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2451,7 +2439,7 @@ func (x *SnapshotPartitions) String() string {
 func (*SnapshotPartitions) ProtoMessage() {}
 
 func (x *SnapshotPartitions) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2464,7 +2452,7 @@ func (x *SnapshotPartitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotPartitions.ProtoReflect.Descriptor instead.
 func (*SnapshotPartitions) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{30}
+	return file_metadata_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SnapshotPartitions) GetPlacement() *Placement {
@@ -2576,7 +2564,7 @@ type SnapshotTombstones struct {
 
 func (x *SnapshotTombstones) Reset() {
 	*x = SnapshotTombstones{}
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2588,7 +2576,7 @@ func (x *SnapshotTombstones) String() string {
 func (*SnapshotTombstones) ProtoMessage() {}
 
 func (x *SnapshotTombstones) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2601,7 +2589,7 @@ func (x *SnapshotTombstones) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTombstones.ProtoReflect.Descriptor instead.
 func (*SnapshotTombstones) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{31}
+	return file_metadata_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SnapshotTombstones) GetTopicIds() []byte {
@@ -2636,7 +2624,7 @@ type SnapshotChain struct {
 
 func (x *SnapshotChain) Reset() {
 	*x = SnapshotChain{}
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2648,7 +2636,7 @@ func (x *SnapshotChain) String() string {
 func (*SnapshotChain) ProtoMessage() {}
 
 func (x *SnapshotChain) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2661,7 +2649,7 @@ func (x *SnapshotChain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChain.ProtoReflect.Descriptor instead.
 func (*SnapshotChain) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{32}
+	return file_metadata_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SnapshotChain) GetChainId() []byte {
@@ -2694,7 +2682,7 @@ type SnapshotFooter struct {
 
 func (x *SnapshotFooter) Reset() {
 	*x = SnapshotFooter{}
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2706,7 +2694,7 @@ func (x *SnapshotFooter) String() string {
 func (*SnapshotFooter) ProtoMessage() {}
 
 func (x *SnapshotFooter) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2719,7 +2707,7 @@ func (x *SnapshotFooter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotFooter.ProtoReflect.Descriptor instead.
 func (*SnapshotFooter) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{33}
+	return file_metadata_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SnapshotFooter) GetRecords() uint64 {
@@ -2788,7 +2776,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\tdirectory\x18\x01 \x01(\fR\tdirectory\x12\x12\n" +
 	"\x04want\x18\x02 \x01(\x05R\x04want\x12\x18\n" +
 	"\areplace\x18\x03 \x01(\bR\areplace\x12%\n" +
-	"\x0eexpected_epoch\x18\x04 \x01(\x03R\rexpectedEpoch\"\xe7\x02\n" +
+	"\x0eexpected_epoch\x18\x04 \x01(\x03R\rexpectedEpoch\"\x8a\x03\n" +
 	"\vAlterBroker\x12\x16\n" +
 	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x121\n" +
@@ -2797,7 +2785,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\bdraining\x18\x05 \x01(\x0e2\x19.millrace.metadata.SwitchR\bdraining\x125\n" +
 	"\bremoving\x18\x06 \x01(\x0e2\x19.millrace.metadata.SwitchR\bremoving\x12\x18\n" +
 	"\aoffline\x18\a \x03(\fR\aoffline\x12:\n" +
-	"\x06policy\x18\b \x01(\v2\".millrace.metadata.PartitionPolicyR\x06policy\"\x97\x03\n" +
+	"\x06policy\x18\b \x01(\v2\".millrace.metadata.PartitionPolicyR\x06policy\x12!\n" +
+	"\ffenced_index\x18\t \x01(\x04R\vfencedIndex\"\x97\x03\n" +
 	"\x0fAlterPartitions\x12\x16\n" +
 	"\x06leader\x18\x01 \x01(\x05R\x06leader\x12.\n" +
 	"\x13leader_broker_epoch\x18\x02 \x01(\x03R\x11leaderBrokerEpoch\x12:\n" +
@@ -2823,17 +2812,15 @@ const file_metadata_proto_rawDesc = "" +
 	"partitions\x18\x05 \x03(\rR\n" +
 	"partitions\x12\x18\n" +
 	"\aleaders\x18\x06 \x03(\x05R\aleaders\x12)\n" +
-	"\x10partition_epochs\x18\a \x03(\x05R\x0fpartitionEpochs\"\x90\x01\n" +
-	"\x12ReassignPartitions\x12>\n" +
-	"\x05moves\x18\x01 \x03(\v2(.millrace.metadata.PartitionReassignmentR\x05moves\x12:\n" +
-	"\x06policy\x18\x02 \x01(\v2\".millrace.metadata.PartitionPolicyR\x06policy\"\xcf\x01\n" +
-	"\x15PartitionReassignment\x12\x19\n" +
+	"\x10partition_epochs\x18\a \x03(\x05R\x0fpartitionEpochs\"\x87\x02\n" +
+	"\x11ReassignPartition\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12'\n" +
 	"\x0fpartition_epoch\x18\x03 \x01(\x05R\x0epartitionEpoch\x12\x16\n" +
 	"\x06cancel\x18\x04 \x01(\bR\x06cancel\x12\x1a\n" +
 	"\breplicas\x18\x05 \x03(\x05R\breplicas\x12 \n" +
-	"\vdirectories\x18\x06 \x03(\fR\vdirectories\"@\n" +
+	"\vdirectories\x18\x06 \x03(\fR\vdirectories\x12:\n" +
+	"\x06policy\x18\a \x01(\v2\".millrace.metadata.PartitionPolicyR\x06policy\"@\n" +
 	"\x10UnregisterBroker\x12\x16\n" +
 	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\"C\n" +
@@ -2946,7 +2933,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05parts\x18\x02 \x01(\rR\x05parts\x12\x16\n" +
 	"\x06bodies\x18\x03 \x03(\fR\x06bodies\"*\n" +
 	"\x0eSnapshotFooter\x12\x18\n" +
-	"\arecords\x18\x01 \x01(\x04R\arecords*\xa3\x02\n" +
+	"\arecords\x18\x01 \x01(\x04R\arecords*\x90\x04\n" +
 	"\vCommandType\x12\x17\n" +
 	"\x13COMMAND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14COMMAND_INIT_CLUSTER\x10\x01\x12\x1b\n" +
@@ -2957,7 +2944,16 @@ const file_metadata_proto_rawDesc = "" +
 	"\x15COMMAND_ALTER_CONFIGS\x10\x06\x12!\n" +
 	"\x1dCOMMAND_ALLOCATE_PRODUCER_IDS\x10\a\x12\x1b\n" +
 	"\x17COMMAND_ALTER_PARTITION\x10\b\x12\x16\n" +
-	"\x12COMMAND_CHAIN_PART\x10\t*=\n" +
+	"\x12COMMAND_CHAIN_PART\x10\t\x12\x1c\n" +
+	"\x18COMMAND_ASSIGN_BROKER_ID\x10\n" +
+	"\x12\x18\n" +
+	"\x14COMMAND_ALTER_BROKER\x10\v\x12\x1c\n" +
+	"\x18COMMAND_ALTER_PARTITIONS\x10\f\x12\x19\n" +
+	"\x15COMMAND_ELECT_LEADERS\x10\r\x12\x1e\n" +
+	"\x1aCOMMAND_REASSIGN_PARTITION\x10\x0e\x12\x1d\n" +
+	"\x19COMMAND_UNREGISTER_BROKER\x10\x0f\x12\x1d\n" +
+	"\x19COMMAND_SET_FEATURE_LEVEL\x10\x10\x12\x1c\n" +
+	"\x18COMMAND_PRUNE_TOMBSTONES\x10\x11*=\n" +
 	"\x06Switch\x12\x14\n" +
 	"\x10SWITCH_UNCHANGED\x10\x00\x12\r\n" +
 	"\tSWITCH_ON\x10\x01\x12\x0e\n" +
@@ -2977,44 +2973,43 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_metadata_proto_goTypes = []any{
-	(CommandType)(0),              // 0: millrace.metadata.CommandType
-	(Switch)(0),                   // 1: millrace.metadata.Switch
-	(*Entry)(nil),                 // 2: millrace.metadata.Entry
-	(*Command)(nil),               // 3: millrace.metadata.Command
-	(*KeyValue)(nil),              // 4: millrace.metadata.KeyValue
-	(*Listener)(nil),              // 5: millrace.metadata.Listener
-	(*Broker)(nil),                // 6: millrace.metadata.Broker
-	(*Placement)(nil),             // 7: millrace.metadata.Placement
-	(*InitCluster)(nil),           // 8: millrace.metadata.InitCluster
-	(*RegisterBroker)(nil),        // 9: millrace.metadata.RegisterBroker
-	(*PartitionPolicy)(nil),       // 10: millrace.metadata.PartitionPolicy
-	(*AssignBrokerID)(nil),        // 11: millrace.metadata.AssignBrokerID
-	(*AlterBroker)(nil),           // 12: millrace.metadata.AlterBroker
-	(*AlterPartitions)(nil),       // 13: millrace.metadata.AlterPartitions
-	(*ElectLeaders)(nil),          // 14: millrace.metadata.ElectLeaders
-	(*ReassignPartitions)(nil),    // 15: millrace.metadata.ReassignPartitions
-	(*PartitionReassignment)(nil), // 16: millrace.metadata.PartitionReassignment
-	(*UnregisterBroker)(nil),      // 17: millrace.metadata.UnregisterBroker
-	(*SetFeatureLevel)(nil),       // 18: millrace.metadata.SetFeatureLevel
-	(*PruneTombstones)(nil),       // 19: millrace.metadata.PruneTombstones
-	(*CreateTopic)(nil),           // 20: millrace.metadata.CreateTopic
-	(*DeleteTopic)(nil),           // 21: millrace.metadata.DeleteTopic
-	(*CreatePartitions)(nil),      // 22: millrace.metadata.CreatePartitions
-	(*AlterConfigs)(nil),          // 23: millrace.metadata.AlterConfigs
-	(*AllocateProducerIDs)(nil),   // 24: millrace.metadata.AllocateProducerIDs
-	(*AlterPartition)(nil),        // 25: millrace.metadata.AlterPartition
-	(*ChainPart)(nil),             // 26: millrace.metadata.ChainPart
-	(*SnapshotRecord)(nil),        // 27: millrace.metadata.SnapshotRecord
-	(*SnapshotHeader)(nil),        // 28: millrace.metadata.SnapshotHeader
-	(*SnapshotIdentity)(nil),      // 29: millrace.metadata.SnapshotIdentity
-	(*SnapshotConfigs)(nil),       // 30: millrace.metadata.SnapshotConfigs
-	(*SnapshotTopic)(nil),         // 31: millrace.metadata.SnapshotTopic
-	(*SnapshotPartitions)(nil),    // 32: millrace.metadata.SnapshotPartitions
-	(*SnapshotTombstones)(nil),    // 33: millrace.metadata.SnapshotTombstones
-	(*SnapshotChain)(nil),         // 34: millrace.metadata.SnapshotChain
-	(*SnapshotFooter)(nil),        // 35: millrace.metadata.SnapshotFooter
+	(CommandType)(0),            // 0: millrace.metadata.CommandType
+	(Switch)(0),                 // 1: millrace.metadata.Switch
+	(*Entry)(nil),               // 2: millrace.metadata.Entry
+	(*Command)(nil),             // 3: millrace.metadata.Command
+	(*KeyValue)(nil),            // 4: millrace.metadata.KeyValue
+	(*Listener)(nil),            // 5: millrace.metadata.Listener
+	(*Broker)(nil),              // 6: millrace.metadata.Broker
+	(*Placement)(nil),           // 7: millrace.metadata.Placement
+	(*InitCluster)(nil),         // 8: millrace.metadata.InitCluster
+	(*RegisterBroker)(nil),      // 9: millrace.metadata.RegisterBroker
+	(*PartitionPolicy)(nil),     // 10: millrace.metadata.PartitionPolicy
+	(*AssignBrokerID)(nil),      // 11: millrace.metadata.AssignBrokerID
+	(*AlterBroker)(nil),         // 12: millrace.metadata.AlterBroker
+	(*AlterPartitions)(nil),     // 13: millrace.metadata.AlterPartitions
+	(*ElectLeaders)(nil),        // 14: millrace.metadata.ElectLeaders
+	(*ReassignPartition)(nil),   // 15: millrace.metadata.ReassignPartition
+	(*UnregisterBroker)(nil),    // 16: millrace.metadata.UnregisterBroker
+	(*SetFeatureLevel)(nil),     // 17: millrace.metadata.SetFeatureLevel
+	(*PruneTombstones)(nil),     // 18: millrace.metadata.PruneTombstones
+	(*CreateTopic)(nil),         // 19: millrace.metadata.CreateTopic
+	(*DeleteTopic)(nil),         // 20: millrace.metadata.DeleteTopic
+	(*CreatePartitions)(nil),    // 21: millrace.metadata.CreatePartitions
+	(*AlterConfigs)(nil),        // 22: millrace.metadata.AlterConfigs
+	(*AllocateProducerIDs)(nil), // 23: millrace.metadata.AllocateProducerIDs
+	(*AlterPartition)(nil),      // 24: millrace.metadata.AlterPartition
+	(*ChainPart)(nil),           // 25: millrace.metadata.ChainPart
+	(*SnapshotRecord)(nil),      // 26: millrace.metadata.SnapshotRecord
+	(*SnapshotHeader)(nil),      // 27: millrace.metadata.SnapshotHeader
+	(*SnapshotIdentity)(nil),    // 28: millrace.metadata.SnapshotIdentity
+	(*SnapshotConfigs)(nil),     // 29: millrace.metadata.SnapshotConfigs
+	(*SnapshotTopic)(nil),       // 30: millrace.metadata.SnapshotTopic
+	(*SnapshotPartitions)(nil),  // 31: millrace.metadata.SnapshotPartitions
+	(*SnapshotTombstones)(nil),  // 32: millrace.metadata.SnapshotTombstones
+	(*SnapshotChain)(nil),       // 33: millrace.metadata.SnapshotChain
+	(*SnapshotFooter)(nil),      // 34: millrace.metadata.SnapshotFooter
 }
 var file_metadata_proto_depIdxs = []int32{
 	3,  // 0: millrace.metadata.Entry.commands:type_name -> millrace.metadata.Command
@@ -3029,29 +3024,28 @@ var file_metadata_proto_depIdxs = []int32{
 	10, // 9: millrace.metadata.AlterBroker.policy:type_name -> millrace.metadata.PartitionPolicy
 	10, // 10: millrace.metadata.AlterPartitions.policy:type_name -> millrace.metadata.PartitionPolicy
 	10, // 11: millrace.metadata.ElectLeaders.policy:type_name -> millrace.metadata.PartitionPolicy
-	16, // 12: millrace.metadata.ReassignPartitions.moves:type_name -> millrace.metadata.PartitionReassignment
-	10, // 13: millrace.metadata.ReassignPartitions.policy:type_name -> millrace.metadata.PartitionPolicy
-	4,  // 14: millrace.metadata.CreateTopic.configs:type_name -> millrace.metadata.KeyValue
-	7,  // 15: millrace.metadata.CreateTopic.placement:type_name -> millrace.metadata.Placement
-	7,  // 16: millrace.metadata.CreatePartitions.placement:type_name -> millrace.metadata.Placement
-	4,  // 17: millrace.metadata.AlterConfigs.set:type_name -> millrace.metadata.KeyValue
-	28, // 18: millrace.metadata.SnapshotRecord.header:type_name -> millrace.metadata.SnapshotHeader
-	6,  // 19: millrace.metadata.SnapshotRecord.broker:type_name -> millrace.metadata.Broker
-	30, // 20: millrace.metadata.SnapshotRecord.configs:type_name -> millrace.metadata.SnapshotConfigs
-	31, // 21: millrace.metadata.SnapshotRecord.topic:type_name -> millrace.metadata.SnapshotTopic
-	32, // 22: millrace.metadata.SnapshotRecord.partitions:type_name -> millrace.metadata.SnapshotPartitions
-	33, // 23: millrace.metadata.SnapshotRecord.tombstones:type_name -> millrace.metadata.SnapshotTombstones
-	34, // 24: millrace.metadata.SnapshotRecord.chain:type_name -> millrace.metadata.SnapshotChain
-	35, // 25: millrace.metadata.SnapshotRecord.footer:type_name -> millrace.metadata.SnapshotFooter
-	29, // 26: millrace.metadata.SnapshotRecord.identity:type_name -> millrace.metadata.SnapshotIdentity
-	4,  // 27: millrace.metadata.SnapshotConfigs.values:type_name -> millrace.metadata.KeyValue
-	4,  // 28: millrace.metadata.SnapshotTopic.configs:type_name -> millrace.metadata.KeyValue
-	7,  // 29: millrace.metadata.SnapshotPartitions.placement:type_name -> millrace.metadata.Placement
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	10, // 12: millrace.metadata.ReassignPartition.policy:type_name -> millrace.metadata.PartitionPolicy
+	4,  // 13: millrace.metadata.CreateTopic.configs:type_name -> millrace.metadata.KeyValue
+	7,  // 14: millrace.metadata.CreateTopic.placement:type_name -> millrace.metadata.Placement
+	7,  // 15: millrace.metadata.CreatePartitions.placement:type_name -> millrace.metadata.Placement
+	4,  // 16: millrace.metadata.AlterConfigs.set:type_name -> millrace.metadata.KeyValue
+	27, // 17: millrace.metadata.SnapshotRecord.header:type_name -> millrace.metadata.SnapshotHeader
+	6,  // 18: millrace.metadata.SnapshotRecord.broker:type_name -> millrace.metadata.Broker
+	29, // 19: millrace.metadata.SnapshotRecord.configs:type_name -> millrace.metadata.SnapshotConfigs
+	30, // 20: millrace.metadata.SnapshotRecord.topic:type_name -> millrace.metadata.SnapshotTopic
+	31, // 21: millrace.metadata.SnapshotRecord.partitions:type_name -> millrace.metadata.SnapshotPartitions
+	32, // 22: millrace.metadata.SnapshotRecord.tombstones:type_name -> millrace.metadata.SnapshotTombstones
+	33, // 23: millrace.metadata.SnapshotRecord.chain:type_name -> millrace.metadata.SnapshotChain
+	34, // 24: millrace.metadata.SnapshotRecord.footer:type_name -> millrace.metadata.SnapshotFooter
+	28, // 25: millrace.metadata.SnapshotRecord.identity:type_name -> millrace.metadata.SnapshotIdentity
+	4,  // 26: millrace.metadata.SnapshotConfigs.values:type_name -> millrace.metadata.KeyValue
+	4,  // 27: millrace.metadata.SnapshotTopic.configs:type_name -> millrace.metadata.KeyValue
+	7,  // 28: millrace.metadata.SnapshotPartitions.placement:type_name -> millrace.metadata.Placement
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -3059,7 +3053,7 @@ func file_metadata_proto_init() {
 	if File_metadata_proto != nil {
 		return
 	}
-	file_metadata_proto_msgTypes[25].OneofWrappers = []any{
+	file_metadata_proto_msgTypes[24].OneofWrappers = []any{
 		(*SnapshotRecord_Header)(nil),
 		(*SnapshotRecord_Broker)(nil),
 		(*SnapshotRecord_Configs)(nil),
@@ -3076,7 +3070,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   34,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
