@@ -19,13 +19,12 @@ func (s *Store) RegisterBroker(ctx context.Context, r Registration) (epoch int64
 }
 
 func (s *Store) registerBroker(ctx context.Context, r Registration) (epoch int64, err error) {
-	b, err := newBroker(r)
-	if err != nil {
+	if _, err := newBroker(r); err != nil {
 		return 0, err
 	}
 	var out registered
 	s.carryOut(ctx, []plan{{
-		decide: func(im *Image) (command, error) { return s.decideRegistration(im, b) },
+		decide: func(im *Image) (command, error) { return s.decideRegistration(ctx, im, &r) },
 		done: func(value any, e error) {
 			if err = e; err == nil {
 				out = value.(registered)
@@ -33,9 +32,11 @@ func (s *Store) registerBroker(ctx context.Context, r Registration) (epoch int64
 		},
 	}})
 	if err != nil {
-		return 0, fmt.Errorf("register broker %d: %w", r.ID, err)
+		return 0, fmt.Errorf("register broker %d: %w", r.ID, registrationError(&r, err))
 	}
-	s.logger.Info("broker registered", "broker", r.ID, "epoch", out.Epoch, "partitions led", out.Bumped)
+	s.logger.Info("broker registered", "broker", r.ID, "epoch", out.Epoch, "partitions led", out.Bumped, "leaders moved", out.Moved,
+		"leaderless", out.Leaderless, "ISRs shrunk", out.Shrunk)
+	s.audit(out.failover)
 	for _, tp := range out.Lost {
 		if slices.Contains(out.Restarted, tp) {
 			s.logger.Error("partition starts anew: its only replica is gone with its log directory",
@@ -78,6 +79,7 @@ func newBroker(r Registration) (*Broker, error) {
 		Incarnation:     r.Incarnation,
 		Directories:     slices.Clone(r.Directories),
 		Rack:            r.Rack,
+		PeerAddress:     r.PeerAddress,
 		Listeners:       slices.Clone(r.Listeners),
 		Version:         r.Version,
 		MinFeatureLevel: r.MinFeatureLevel,
@@ -85,8 +87,14 @@ func newBroker(r Registration) (*Broker, error) {
 	}, nil
 }
 
-func (s *Store) decideRegistration(im *Image, b *Broker) (command, error) {
-	c := &registerBroker{broker: b}
+func (s *Store) decideRegistration(ctx context.Context, im *Image, r *Registration) (command, error) {
+	b, err := newBroker(*r)
+	if err != nil {
+		return nil, err
+	}
+	c := &registerBroker{broker: b, tailsProven: r.TailsProven, policy: s.policy(im)}
+	// The only broker serves at once; one of several shows first that it has caught up.
+	b.Fenced = slices.ContainsFunc(im.Brokers(), func(other *Broker) bool { return other.ID != b.ID })
 	if level := im.st.featureLevel; level < b.MinFeatureLevel || level > b.MaxFeatureLevel {
 		return nil, &Error{
 			Kind: ErrPolicyViolation,
@@ -100,7 +108,7 @@ func (s *Store) decideRegistration(im *Image, b *Broker) (command, error) {
 		return c, nil
 	}
 	c.expectedEpoch = old.Epoch
-	if old.Incarnation != b.Incarnation && s.alive(old) {
+	if old.Incarnation != b.Incarnation && s.alive(ctx, old) {
 		return nil, &Error{
 			Kind: ErrDuplicateBroker,
 			What: fmt.Sprintf("broker id %d is taken", b.ID),
@@ -137,49 +145,51 @@ func (s *Store) alterPartitions(ctx context.Context, leader BrokerID, leaderBrok
 		}
 		return results
 	}
-	im := s.Image()
-	effective := s.effectiveConfig(im)
-	commands := make([]command, len(changes))
-	for i, ch := range changes {
-		commands[i] = &alterPartition{
-			leader:            leader,
-			leaderBrokerEpoch: leaderBrokerEpoch,
-			topic:             ch.TopicID,
-			partition:         ch.Partition,
-			leaderEpoch:       ch.LeaderEpoch,
-			partitionEpoch:    ch.PartitionEpoch,
-			isr:               ch.ISR,
-			elr:               nextELR(im, effective, ch),
-		}
+	policy := s.policy(s.Image())
+	var commands []command
+	for chunk := range slices.Chunk(changes, changesPerCommand) {
+		commands = append(commands, &alterPartitions{leader: leader, leaderBrokerEpoch: leaderBrokerEpoch, policy: policy, changes: chunk})
 	}
 	for i, r := range s.proposeAll(ctx, l.term, commands) {
-		if r.err != nil {
-			results[i].Err = fmt.Errorf("alter ISR of partition %d of topic id %s: %w", changes[i].Partition, changes[i].TopicID, r.err)
-			continue
+		altered, _ := r.value.([]alteredPartition)
+		for j := range commands[i].(*alterPartitions).changes {
+			at := i*changesPerCommand + j
+			err := r.err
+			if err == nil {
+				results[at].Partition, err = altered[j].partition, altered[j].err
+			}
+			if err != nil {
+				results[at] = PartitionResult{Err: fmt.Errorf("alter ISR of partition %d of topic id %s: %w", changes[at].Partition, changes[at].TopicID, err)}
+			}
 		}
-		results[i].Partition = r.value.(Partition)
 	}
 	return results
 }
 
-// nextELR returns the eligible leader replicas that go with a proposed ISR. What it is based on is compared by the
-// partition epoch in Apply.
-func nextELR(im *Image, effective map[string]string, ch PartitionChange) []BrokerID {
-	t := im.TopicByID(ch.TopicID)
-	if t == nil || ch.Partition < 0 || int(ch.Partition) >= len(t.Partitions) {
-		return nil // Apply refuses it
-	}
-	p := t.Partitions[ch.Partition]
-	settings, err := ResolveTopicSettings(effective, t.Configs)
-	if err != nil || len(ch.ISR) >= min(settings.MinISR(len(p.Replicas)), len(p.Replicas)) {
-		return nil
-	}
-	var elr []BrokerID
-	for _, id := range slices.Concat(p.ELR, p.ISR) {
-		inISR := slices.ContainsFunc(ch.ISR, func(m ISRMember) bool { return m.ID == id })
-		if !inISR && !slices.Contains(elr, id) {
-			elr = append(elr, id)
+// changesPerCommand bounds the partitions of one command, so that an entry stays small (M20).
+const changesPerCommand = 2000
+
+// registrationError gives an answer of Apply, which is a bare sentinel, words.
+func registrationError(r *Registration, err error) error {
+	switch err {
+	case ErrRemoved:
+		return removedDirectory(r.ID)
+	case ErrDuplicateBroker:
+		return &Error{
+			Kind: ErrDuplicateBroker,
+			What: fmt.Sprintf("broker %d can't be registered", r.ID),
+			Why:  "one of its log directories belongs to a broker with another id",
+			Fix:  "start it with the node.id its directories were made with, or with empty directories",
 		}
 	}
-	return elr
+	return err
+}
+
+func removedDirectory(id BrokerID) error {
+	return &Error{
+		Kind: ErrRemoved,
+		What: fmt.Sprintf("broker %d can't come back", id),
+		Why:  "it was removed from this cluster, or another one has taken its place; what is in its log directory may be older than what it acknowledged",
+		Fix:  "start it with an empty directory, as a new broker",
+	}
 }

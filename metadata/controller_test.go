@@ -18,10 +18,19 @@ func cluster(t testing.TB, n int) *Store {
 	for id := BrokerID(1); id <= BrokerID(n); id++ {
 		r := testRegistration(id, 1)
 		r.Rack = string(rune('a' + int(id-1)%3))
-		_, err := s.RegisterBroker(testContext(t), r)
+		epoch, err := s.RegisterBroker(testContext(t), r)
 		require.NoError(t, err)
+		beat(t, s, id, epoch)
 	}
 	return s
+}
+
+// beat sends the heartbeat of a caught-up broker.
+func beat(t testing.TB, s *Store, id BrokerID, epoch int64) HeartbeatReply {
+	t.Helper()
+	r, err := s.Heartbeat(testContext(t), Heartbeat{Broker: id, Epoch: epoch, Applied: s.Image().Version()})
+	require.NoError(t, err)
+	return r
 }
 
 func ptr(s string) *string { return &s }

@@ -101,7 +101,20 @@ func (s *Store) room() error {
 
 func (s *Store) noteLeader() {
 	_, id := s.raft.LeaderWithID()
-	s.publishController(brokerOf(id))
+	b := brokerOf(id)
+	if b != NoBroker && b != s.cfg.NodeID {
+		s.former = b
+	}
+	s.publishController(b)
+}
+
+// suspectFormer suspects the controller before this one: that there is a new one may well be because it is dead, and its
+// partitions need not wait until gossip has found out too.
+func (s *Store) suspectFormer() {
+	if b := s.Image().Broker(s.former); b != nil && !b.Fenced {
+		s.Suspect(b.ID, b.Incarnation, "it was the controller until now")
+	}
+	s.former = NoBroker
 }
 
 // takeLead makes this broker the controller, once a barrier of its own term is applied: everything that earlier
@@ -119,7 +132,11 @@ func (s *Store) takeLead() {
 		}
 		return
 	}
-	s.lead.Store(&lead{term: term})
+	s.suspectFormer()
+	s.lead.Store(&lead{
+		term:     term,
+		sessions: newSessions(s.cfg.SessionTimeout, s.cfg.HeartbeatInterval, s.Image().Brokers(), time.Now()),
+	})
 	s.noteLeader()
 	s.logger.Info("this broker is the controller", "term", term, "version", s.Image().Version())
 	s.setReady(nil)

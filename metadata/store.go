@@ -67,9 +67,20 @@ type Store struct {
 		c   chan struct{} // closed after err is set
 		err error
 	}
+	former     BrokerID   // the controller before; of followLeadership
 	allocating sync.Mutex // held during AllocateProducerIDs
-	closing    sync.Once
-	closed     error
+	// lifetime ends when Close begins; it bounds what this Store does of its own.
+	lifetime context.Context
+	end      context.CancelFunc
+
+	// suspicions are those that no controller has heard yet, by broker; wake says that there is a new one.
+	suspicions struct {
+		sync.Mutex
+		m    map[BrokerID]suspicion
+		wake chan struct{}
+	}
+	closing sync.Once
+	closed  error
 
 	// publishing orders the two sources of an Image: applied entries and a changed controller.
 	publishing struct {
@@ -102,6 +113,9 @@ func Open(cfg Config) (_ *Store, err error) {
 		stop:    make(chan struct{}),
 		kick:    make(chan struct{}, 1),
 	}
+	s.lifetime, s.end = context.WithCancel(context.Background())
+	s.former = NoBroker
+	s.suspicions.m, s.suspicions.wake = make(map[BrokerID]suspicion), make(chan struct{}, 1)
 	s.ready.c = make(chan struct{})
 	s.failed.c = make(chan struct{})
 	s.random.Rand = cfg.Rand
@@ -182,6 +196,8 @@ func Open(cfg Config) (_ *Store, err error) {
 	s.running.Go(s.proposer.gather)
 	s.running.Go(s.proposer.settle)
 	s.running.Go(s.followLeadership)
+	s.running.Go(s.tellSuspicions)
+	s.running.Go(s.control)
 	s.running.Go(s.keepQuorum)
 	return s, nil
 }
@@ -382,6 +398,7 @@ func (s *Store) Close() error {
 	s.closing.Do(func() {
 		s.lead.Store(nil)
 		close(s.stop)
+		s.end()
 		close(s.proposer.stop)
 		err := errors.Join((*s.halt.Load())().Error(), s.elect.Close())
 		s.running.Wait()

@@ -55,6 +55,7 @@ func register(t testing.TB, s *Store, id BrokerID, incarnation byte) int64 {
 	t.Helper()
 	epoch, err := s.RegisterBroker(testContext(t), testRegistration(id, incarnation))
 	require.NoError(t, err)
+	beat(t, s, id, epoch)
 	return epoch
 }
 

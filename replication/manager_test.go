@@ -66,6 +66,7 @@ func (b *broker) openStore() {
 	b.dir, err = log.OpenDir(b.path, cfg)
 	require.NoError(b.t, err)
 	mc := metadata.Default()
+	mc.SessionTimeout = time.Hour // nobody sends heartbeats here
 	mc.Dir, mc.NodeID, mc.DirectoryID, mc.Bootstrap, mc.Logger = b.metaDir, 0, b.dir.ID(), true, quiet()
 	mc.OnFailure = func(err error) { b.failed <- err }
 	b.store, err = metadata.Open(mc)
@@ -485,6 +486,8 @@ func TestRestartWithReplicas(t *testing.T) {
 		MinFeatureLevel: metadata.MinFeatureLevel, MaxFeatureLevel: metadata.MaxFeatureLevel,
 	})
 	require.NoError(t, err)
+	_, err = b.store.Heartbeat(b.ctx(), metadata.Heartbeat{Broker: 1, Epoch: epoch, Applied: b.store.Image().Version()})
+	require.NoError(t, err)
 	res := b.store.CreateTopics(b.ctx(), []metadata.NewTopic{{Name: "orders", Partitions: -1, ReplicationFactor: -1, Assignments: [][]metadata.BrokerID{{0, 1}, {1, 0}}}}, false)
 	require.NoError(t, res[0].Err)
 	b.await()
@@ -517,6 +520,20 @@ func TestRestartWithReplicas(t *testing.T) {
 	require.Equal(t, int64(1), p.HighWatermark())
 	b.stop()
 	b.start()
+	// The other broker led meanwhile; it takes this one back into the ISR, and the preferred leader is elected.
+	self := b.store.Image().Broker(0)
+	_, err = b.store.Heartbeat(b.ctx(), metadata.Heartbeat{Broker: 0, Epoch: self.Epoch, Applied: b.store.Image().Version()})
+	require.NoError(t, err)
+	tp := metadata.TopicPartition{Topic: "orders"}
+	rec := b.store.Image().Topic("orders").Partitions[0]
+	require.Equal(t, metadata.BrokerID(1), rec.Leader)
+	altered := b.store.AlterPartition(b.ctx(), 1, epoch, []metadata.PartitionChange{{
+		TopicID: p.topic.id, LeaderEpoch: rec.LeaderEpoch, PartitionEpoch: rec.PartitionEpoch,
+		ISR: []metadata.ISRMember{{ID: 1, Epoch: epoch}, {ID: 0, Epoch: self.Epoch}},
+	}})
+	require.NoError(t, altered[0].Err)
+	require.NoError(t, b.store.ElectLeaders(b.ctx(), metadata.Preferred, []metadata.TopicPartition{tp})[0].Err)
+	b.await()
 	p = b.partition("orders", 0)
 	require.True(t, p.IsLeader())
 	require.Equal(t, int64(2), p.EndOffset())

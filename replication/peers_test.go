@@ -213,6 +213,7 @@ func newCluster(t testing.TB, brokers int, wal bool, tune ...func(*Config)) *clu
 		n.openDir()
 	}
 	mc := metadata.Default()
+	mc.SessionTimeout = time.Hour // nobody sends heartbeats here
 	mc.Dir, mc.NodeID, mc.DirectoryID, mc.Bootstrap, mc.Logger = t.TempDir(), 0, c.nodes[0].dir.ID(), true, quiet()
 	mc.OnFailure = func(err error) { t.Errorf("metadata failed: %v", err) }
 	var err error
@@ -252,6 +253,8 @@ func (n *node) register() {
 		Listeners:       []metadata.Listener{{Name: "PLAINTEXT", Host: "localhost", Port: 9092, Protocol: "PLAINTEXT"}},
 		MinFeatureLevel: metadata.MinFeatureLevel, MaxFeatureLevel: metadata.MaxFeatureLevel,
 	})
+	require.NoError(n.c.t, err)
+	_, err = n.c.store.Heartbeat(n.c.ctx(), metadata.Heartbeat{Broker: n.id, Epoch: n.epoch, Applied: n.c.store.Image().Version()})
 	require.NoError(n.c.t, err)
 }
 

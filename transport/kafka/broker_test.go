@@ -116,6 +116,7 @@ func startBroker(tmp string, edit brokerEdit) (b *testBroker, err error) {
 	closers = append(closers, func() { _ = b.dir.Close() })
 
 	storeConfig := metadata.Default()
+	storeConfig.SessionTimeout = time.Hour // the other brokers send no heartbeats
 	storeConfig.Dir, storeConfig.NodeID, storeConfig.DirectoryID, storeConfig.Bootstrap, storeConfig.Logger = tmp, b.id, b.dir.ID(), true, logger
 	storeConfig.StaticConfig, storeConfig.OnFailure = edit.static, func(err error) { panic(err) }
 	if edit.partitionsInRequest > 0 {
@@ -140,7 +141,12 @@ func startBroker(tmp string, edit brokerEdit) (b *testBroker, err error) {
 	}
 	_, _ = rand.Read(registration.Incarnation[:])
 	for _, r := range append([]metadata.Registration{registration}, edit.brokers...) {
-		if _, err = b.store.RegisterBroker(ctx, r); err != nil {
+		epoch, err := b.store.RegisterBroker(ctx, r)
+		if err != nil {
+			return b, err
+		}
+		beat := metadata.Heartbeat{Broker: r.ID, Epoch: epoch, Applied: b.store.Image().Version()}
+		if _, err := b.store.Heartbeat(ctx, beat); err != nil {
 			return b, err
 		}
 	}
