@@ -32,7 +32,8 @@ var mayImport = map[string][]string{
 	"group/txn":           {"metadata", "group"},
 	"transport":           {},
 	"transport/kafka":     {"transport", "group", "group/txn", "replication", "metadata", "log", "log/record"},
-	"transport/peer":      {"transport", "group", "group/txn", "replication", "metadata", "metadata/membership", "log", "log/record"},
+	// A follower is a Kafka client of its leader: it reads and writes Fetch where the broker does.
+	"transport/peer":      {"transport", "transport/kafka", "group", "group/txn", "replication", "metadata", "metadata/membership", "log", "log/record"},
 	"transport/console":   {"group", "group/txn", "replication", "metadata", "log"},
 	"cmd/broker":          {"transport", "transport/kafka", "transport/peer", "transport/console", "group", "group/txn", "replication", "metadata", "metadata/membership", "log", "log/record", "log/vfs"},
 	"cmd/replay":          {"log/record"},

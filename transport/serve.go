@@ -30,7 +30,12 @@ func (c *Conn) serve() {
 	case errors.Is(err, errStopReading):
 		err = ErrServerClosed
 		if reason := c.closedFor(); reason != "" {
-			c.reject(rejectHandler, "connection closed for what the client asked", "reason", reason)
+			if c.listener.cfg.Internal { // its handler says so itself, to both ends
+				c.listener.metrics.rejected(rejectHandler)
+				c.log().Debug("connection closed for what the broker asked", "reason", reason)
+			} else {
+				c.reject(rejectHandler, "connection closed for what the client asked", "reason", reason)
+			}
 			err = fmt.Errorf("transport: connection closed: %s", reason)
 		}
 		c.linger()

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/millrace/millrace/log"
@@ -244,6 +245,7 @@ var errorTable = []errorCode{
 var (
 	errTransactions       = errors.New("transactions are not available on this cluster yet")
 	errNoTransactionalID  = errors.New("a transactional batch in a request without a transactional id")
+	errFetchSession       = errors.New("fetch session is not known any more")
 	errDuplicatePartition = errors.New("partition named more than once in one request")
 )
 
@@ -273,6 +275,33 @@ func fetchCode(err error) int16 {
 	default:
 		return codeNotLeaderOrFollower
 	}
+}
+
+// replicaErrors are the errors of a leader that a follower acts upon, by code.
+var replicaErrors = map[int16]error{
+	codeOffsetOutOfRange:         log.ErrOffsetOutOfRange,
+	codeUnknownTopicOrPartition:  replication.ErrUnknownTopicOrPartition,
+	codeNotLeaderOrFollower:      replication.ErrNotLeader,
+	codeReplicaNotAvailable:      replication.ErrNotReplica,
+	codeStorageError:             replication.ErrStorage,
+	codeFencedLeaderEpoch:        replication.ErrFencedLeaderEpoch,
+	codeUnknownLeaderEpoch:       replication.ErrUnknownLeaderEpoch,
+	codeStaleBrokerEpoch:         replication.ErrStaleBrokerEpoch,
+	codeUnknownTopicID:           replication.ErrUnknownTopicID,
+	codeFetchSessionIDNotFound:   errFetchSession,
+	codeInvalidFetchSessionEpoch: errFetchSession,
+}
+
+// replicaError is the error that a leader meant by a code: nil for codeNone. One that a follower has no use for is known
+// by its name only.
+func replicaError(code int16) error {
+	if code == codeNone {
+		return nil
+	}
+	if err := replicaErrors[code]; err != nil {
+		return err
+	}
+	return fmt.Errorf("the leader answered %s (%d)", codeName(code), code)
 }
 
 // codeName returns Kafka's name of a code.

@@ -46,6 +46,10 @@ type fetchPartition struct {
 	leaderID    int32
 	leaderEpoch int32
 
+	// logEndOffset (-1: not sent) is for followers only: a tag of ours, see
+	// replica_codec.go.
+	logEndOffset int64
+
 	// abortedNull says that AbortedTransactions is null (read_uncommitted)
 	// rather than an empty array (read_committed).
 	abortedNull bool
@@ -62,7 +66,7 @@ func newFetchPartition(topic fetchTopic, partition int32) fetchPartition {
 	return fetchPartition{
 		topic: topic, partition: partition,
 		highWatermark: -1, lastStableOffset: -1, logStartOffset: -1,
-		divergingEpoch: -1, divergingOffset: -1, leaderID: -1, leaderEpoch: -1,
+		divergingEpoch: -1, divergingOffset: -1, leaderID: -1, leaderEpoch: -1, logEndOffset: -1,
 	}
 }
 
@@ -185,6 +189,9 @@ func (e *fetchEncoder) partition(p *fetchPartition, index int) {
 	if leader {
 		tags++
 	}
+	if p.logEndOffset != -1 {
+		tags++
+	}
 	e.head = append(e.head, tags)
 	if diverging {
 		e.head = append(e.head, 0, 4+8+1)
@@ -197,6 +204,11 @@ func (e *fetchEncoder) partition(p *fetchPartition, index int) {
 		e.int32(p.leaderID)
 		e.int32(p.leaderEpoch)
 		e.noTags()
+	}
+	if p.logEndOffset != -1 {
+		e.uvarint(tagLogEndOffset)
+		e.uvarint(8)
+		e.int64(p.logEndOffset)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/metadata"
@@ -45,7 +46,7 @@ type handler struct{ p *Peers }
 type link struct {
 	from    From
 	purpose purpose
-	bye     bool // of the reader goroutine, read after the connection's end
+	bye     atomic.Bool // the caller is about to close
 }
 
 type linkKey struct{}
@@ -88,6 +89,8 @@ func (h *handler) Handle(req *transport.Request) {
 	}
 	l, _ := req.Conn.Value(linkKey{}).(*link)
 	if l == nil {
+		h.p.refusals.log(h.p.logger, remoteHost(req.Conn.RemoteAddr()), "a request before the hello: connection closed; clients of Kafka use another listener",
+			"listener", h.p.cfg.Name, "remote", req.Conn.RemoteAddr().String(), "key", req.Key, "version", req.Version)
 		req.CloseConn("a request before the hello")
 		return
 	}
@@ -97,8 +100,8 @@ func (h *handler) Handle(req *transport.Request) {
 	case keyPing:
 		req.Reply(answer(nil))
 	case keyBye:
-		l.bye = true
-		req.CloseConn("") // in order
+		l.bye.Store(true)
+		req.ReplyNothing()
 	default:
 		r := h.p.replicas.Load()
 		if r == nil || l.purpose != forFetch {
@@ -138,8 +141,7 @@ func (h *handler) hello(req *transport.Request) {
 	conn.SetAuthenticated()
 	switch said.Purpose {
 	case forProbe:
-		req.ReplyThenClose(answer(encode(reply)), "a probe")
-		return
+		l.bye.Store(true)
 	case forCalls:
 		conn.SetUnordered()
 	case forFetch:
@@ -171,7 +173,7 @@ func (p *Peers) welcome(said hello, from *From) (reply helloReply, ok bool) {
 
 // callerLeft looks why an accepted connection ended.
 func (p *Peers) callerLeft(conn *transport.Conn, l *link) {
-	if cause := context.Cause(conn.Context()); errors.Is(cause, transport.ErrPeerClosed) && !l.bye && !l.from.Self {
+	if cause := context.Cause(conn.Context()); errors.Is(cause, transport.ErrPeerClosed) && !l.bye.Load() && !l.from.Self {
 		p.broken(l.from.Identity, fmt.Errorf("its connection for %s ended: %w", l.purpose, cause))
 	}
 }
