@@ -33,10 +33,10 @@ var mayImport = map[string][]string{
 	"transport":           {},
 	"transport/kafka":     {"transport", "group", "group/txn", "replication", "metadata", "log", "log/record"},
 	// A follower is a Kafka client of its leader: it reads and writes Fetch where the broker does.
-	"transport/peer":      {"transport", "transport/kafka", "group", "group/txn", "replication", "metadata", "metadata/membership", "log", "log/record"},
-	"transport/console":   {"group", "group/txn", "replication", "metadata", "log"},
-	"cmd/broker":          {"transport", "transport/kafka", "transport/peer", "transport/console", "group", "group/txn", "replication", "metadata", "metadata/membership", "log", "log/record", "log/vfs"},
-	"cmd/replay":          {"log/record"},
+	"transport/peer":    {"transport", "transport/kafka", "group", "group/txn", "replication", "metadata", "metadata/membership", "log", "log/record"},
+	"transport/console": {"group", "group/txn", "replication", "metadata", "log"},
+	"cmd/broker":        {"transport", "transport/kafka", "transport/peer", "transport/console", "group", "group/txn", "replication", "metadata", "metadata/membership", "log", "log/record", "log/vfs"},
+	"cmd/replay":        {"log/record"},
 	// The CLI speaks Kafka to a broker; it knows the broker only to run one,
 	// and the log only to read its files offline.
 	"cmd/millrace": {"cmd/broker", "cmd/replay", "metadata", "log", "log/record", "log/vfs"},
