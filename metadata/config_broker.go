@@ -103,6 +103,11 @@ func brokerConfigTable() []*ConfigKey {
 			that("[host]:port, or off", checkHTTPListener),
 		longKey("millrace.memory.limit.bytes", -1, "Soft limit of the process's memory; -1 leaves it to GOMEMLIMIT.").bytes().atLeast(-1),
 		listKey("millrace.join", "", "Brokers of the cluster to join, as host[:port].").that("a list of host[:port]", checkHosts),
+		intKey("broker.heartbeat.interval.ms", 2000, "How often a broker reports to the controller.").ms(),
+		intKey("broker.session.timeout.ms", 9000, "After how long of silence a broker is fenced.").ms(),
+		intKey("millrace.quorum.size", 3, "How many brokers vote in the raft quorum.").oneOf("1", "3", "5"),
+		stringKey("millrace.gossip.listener", ":9094", "The address of gossip, TCP and UDP."),
+		passwordKey("millrace.gossip.key", "The key that encrypts gossip."),
 		intKey("millrace.bootstrap.expect", 0, "How many empty brokers form a new cluster together; 0 only ever joins when millrace.join is set.").atLeast(0),
 	}
 	keys = append(keys, brokerConfigsInert()...)

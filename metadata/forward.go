@@ -65,7 +65,7 @@ type forwardedAnswer[Res any] struct {
 // not the controller, ErrInvalidRequest if it does not know the method or can't read the body; what the operation itself
 // says, errors included, is in the answer.
 func (s *Store) ServeForward(ctx context.Context, method string, body []byte) ([]byte, error) {
-	if method == statsMethod { // every broker knows how far it is
+	if method == StatsMethod { // every broker knows how far it is
 		return json.Marshal(s.Stats())
 	}
 	op := findOperation(method)

@@ -137,6 +137,21 @@ func (s *Store) servers() []raft.Server {
 	return f.Configuration().Servers
 }
 
+// Servers returns the servers of the latest Raft configuration, empty before there is one.
+func (s *Store) Servers() []Server {
+	var all []Server
+	for _, server := range s.servers() {
+		all = append(all, serverOf(server))
+	}
+	return all
+}
+
+// Removed says whether the broker that had this directory was removed from the cluster; it can't come back (M14).
+func (im *Image) Removed(dir DirectoryID) bool {
+	id := im.st.directoryIdentity(dir)
+	return id != nil && id.Removed
+}
+
 func serverOf(server raft.Server) Server {
 	return Server{ID: brokerOf(server.ID), Directory: directoryOf(server.ID), Address: string(server.Address)}
 }
@@ -394,8 +409,9 @@ type ServerStats struct {
 	LastIndex   uint64        `json:"last_index"`
 }
 
-// statsMethod is answered by every broker, not only by the controller.
-const statsMethod = "server_stats"
+// StatsMethod is a method of ServeForward that every broker answers, with its ServerStats as JSON, not only the
+// controller: how far its Raft server is.
+const StatsMethod = "server_stats"
 
 // Stats returns how far this broker's server is.
 func (s *Store) Stats() ServerStats {

@@ -139,7 +139,7 @@ func (s *Store) serverStats(ctx context.Context, server Server) (ServerStats, er
 	}
 	ctx, cancel := context.WithTimeout(ctx, statsWait)
 	defer cancel()
-	body, err := s.cfg.Forwarder.Forward(ctx, server.ID, server.Address, statsMethod, nil)
+	body, err := s.cfg.Forwarder.Forward(ctx, server.ID, server.Address, StatsMethod, nil)
 	if err != nil {
 		return stats, err
 	}

@@ -16,10 +16,12 @@ import (
 
 	"github.com/millrace/millrace/log"
 	"github.com/millrace/millrace/metadata"
+	"github.com/millrace/millrace/metadata/membership"
 	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/transport"
 	"github.com/millrace/millrace/transport/console"
 	"github.com/millrace/millrace/transport/kafka"
+	"github.com/millrace/millrace/transport/peer"
 )
 
 // Broker is one broker, in this process. Make it with New, run it with Run; Ready waits until it serves.
@@ -31,8 +33,17 @@ type Broker struct {
 	nodeID      metadata.BrokerID
 	incarnation [16]byte
 	meta        *metaProperties // as found at start, nil in a fresh directory
+	granted     formationState  // as found at start
+	hasRaft     bool            // there was a metadata folder at start
+	clusterID   string          // once known, "" for a cluster of one that is being made
+	bootstrap   []proposed      // the voters, when this broker bootstraps a cluster of several
+	entering    bool            // this broker joins a cluster that exists
+	epoch       int64           // of its registration
 
 	// The parts, set by the steps that open them, in their order.
+	peers     *peer.Peers            // nil for a broker alone
+	gossip    *membership.Membership // nil for a broker alone
+	forming   *forming               // with gossip
 	http      *console.Server
 	httpAddr  net.Addr
 	dir       *log.Dir
@@ -43,6 +54,17 @@ type Broker struct {
 	transport *transport.Server
 	serving   chan error // the end of the transport's Run
 	stopServe context.CancelFunc
+
+	identity      atomic.Pointer[peer.Identity]  // who it says it is to other brokers
+	metadataStore atomic.Pointer[metadata.Store] // for calls that may come before it is open
+	member        atomic.Pointer[metadata.Store] // set once it is registered
+	foreign       atomic.Pointer[foreignPeer]    // the last broker of another cluster that gossip met
+	seen          chan struct{}                  // holds a token when gossip has changed
+
+	life     context.Context // of the goroutines that act for a registered broker
+	endLife  context.CancelFunc
+	beating  sync.WaitGroup // heartbeats
+	watching sync.WaitGroup // gossip
 
 	// phase is what the broker is doing, for /readyz; "" when it serves.
 	phase atomic.Pointer[string]
@@ -71,7 +93,9 @@ func New(cfg Config) (*Broker, error) {
 		registry: prometheus.NewRegistry(),
 		ready:    make(chan struct{}),
 		ended:    make(chan struct{}),
+		seen:     make(chan struct{}, 1),
 	}
+	b.life, b.endLife = context.WithCancel(context.Background())
 	if _, err := rand.Read(b.incarnation[:]); err != nil {
 		return nil, fmt.Errorf("make an incarnation id: %w", err)
 	}
@@ -142,12 +166,16 @@ func (b *Broker) Ready(ctx context.Context) error {
 	}
 }
 
-// Addrs returns the bound address of each listener by its name, and of the HTTP port under "HTTP". It is complete once
-// Ready.
+// Addrs returns the bound address of each listener by its name, of the HTTP port under "HTTP", and, of a broker that can
+// have others, of the listener for them under "CONTROLLER" and of gossip under "GOSSIP". It is complete once Ready.
 func (b *Broker) Addrs() map[string]net.Addr {
 	addrs := map[string]net.Addr{}
 	for _, l := range b.bound {
 		addrs[l.Name] = l.Listener.Addr()
+	}
+	if b.peers != nil {
+		addrs[peer.ListenerName] = b.peers.Addr()
+		addrs["GOSSIP"] = net.TCPAddrFromAddrPort(b.gossip.Self().Addr)
 	}
 	if b.httpAddr != nil {
 		addrs["HTTP"] = b.httpAddr
@@ -189,6 +217,14 @@ func (b *Broker) RecoveryStats() log.RecoveryStats { return b.dir.RecoveryStats(
 func (b *Broker) Phase() string { return *b.phase.Load() }
 
 func (b *Broker) enter(phase string) { b.phase.Store(&phase) }
+
+// progress tells whoever waits for the start what it waits for.
+func (b *Broker) progress(line string) {
+	b.logger.Info("starting", "phase", line)
+	if b.cfg.Progress != nil {
+		b.cfg.Progress(line)
+	}
+}
 
 // fail ends Run with an error; the first one counts. It is the failure hook of the parts, so it must not block.
 func (b *Broker) fail(part string, err error) {

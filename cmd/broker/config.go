@@ -29,6 +29,18 @@ type Config struct {
 	MetadataDir string
 	// Listeners are where clients connect. At least one.
 	Listeners []transport.ListenerConfig
+	// Join is where other brokers of the cluster gossip, as host[:port]. Empty, with BootstrapExpect ≤ 1, is a broker that
+	// forms a cluster of its own, if its directory is empty.
+	Join []string
+	// BootstrapExpect is how many empty brokers form a new cluster together; 0 only ever joins one.
+	BootstrapExpect int
+	// Replace is the id of a dead broker whose place this one takes, NoBroker for none.
+	Replace metadata.BrokerID
+	// Peers opens this broker to others; nil leaves it alone. It is needed when Join, BootstrapExpect or Replace is set.
+	Peers *PeerConfig
+	// Progress gets lines for the person who waits for the start, such as which brokers are missing. It may be nil, and
+	// must not block.
+	Progress func(line string)
 	// HTTPListener is the address of health and metrics; "" serves none. HTTP, when not nil, is served instead.
 	HTTPListener string
 	HTTP         net.Listener
@@ -61,6 +73,7 @@ type Config struct {
 func Default() Config {
 	return Config{
 		NodeID:      metadata.NoBroker,
+		Replace:     metadata.NoBroker,
 		StopTimeout: 30 * time.Second,
 		Log:         log.Default(),
 		Metadata:    metadata.Default(),
@@ -78,6 +91,9 @@ type Options struct {
 	Advertise string
 	// DataDir is where data goes when log.dirs is not set.
 	DataDir string
+	// Replace is the id of a dead broker whose place this one takes; 0 and below is none unless Replaces is set.
+	Replace  metadata.BrokerID
+	Replaces bool
 }
 
 // FromSettings turns settings into a Config. Errors match metadata.ErrInvalidConfig and have three lines.
@@ -85,9 +101,6 @@ func FromSettings(s *Settings, o Options) (Config, error) {
 	c := Default()
 	c.Static = s.Static()
 	c.Notes = append(c.Notes, s.Warnings...)
-	if err := onlyOneBroker(s); err != nil {
-		return c, err
-	}
 	if id := firstSet(s, "node.id", "broker.id"); id != "" {
 		n, err := strconv.ParseInt(id, 10, 32)
 		if err != nil {
@@ -115,7 +128,13 @@ func FromSettings(s *Settings, o Options) (Config, error) {
 	}
 	c.DataDir = dirs[0]
 	c.MetadataDir = s.Get("metadata.log.dir")
+	if err := c.setCluster(s, o); err != nil {
+		return c, err
+	}
 	if err := c.setListeners(s, o); err != nil {
+		return c, err
+	}
+	if err := c.setPeers(s, o); err != nil {
 		return c, err
 	}
 	c.HTTPListener = httpAddress(s.Get("millrace.http.listener"))
@@ -179,45 +198,6 @@ func (s *Settings) duration(name string) time.Duration {
 	return time.Duration(min(s.number(name), longest)) * time.Millisecond
 }
 
-// onlyOneBroker refuses settings that ask for a cluster of several brokers, which this version cannot form. A KRaft
-// file of a single node names itself as the only voter, and starts.
-func onlyOneBroker(s *Settings) error {
-	refuse := func(name, why string) error {
-		origin, _ := s.IsSet(name)
-		return &metadata.Error{
-			Kind: metadata.ErrInvalidConfig,
-			What: fmt.Sprintf("broker config %s=%s (%s) asks for other brokers", name, s.Get(name), origin),
-			Why:  why + "; clusters of several brokers come with a later release, this version runs one",
-			Fix:  "leave it out: a broker without it forms a cluster of its own",
-		}
-	}
-	if joins := metadata.SplitConfigList(s.Get("millrace.join")); len(joins) > 0 {
-		return refuse("millrace.join", "a broker with a join list only ever joins")
-	}
-	if n := s.number("millrace.bootstrap.expect"); n > 1 {
-		return refuse("millrace.bootstrap.expect", fmt.Sprintf("it waits for %d brokers", n))
-	}
-	voters := metadata.SplitConfigList(s.Get("controller.quorum.voters"))
-	if len(voters) > 1 {
-		return refuse("controller.quorum.voters", fmt.Sprintf("it names %d voters", len(voters)))
-	}
-	if len(voters) == 1 {
-		id, _, _ := strings.Cut(voters[0], "@")
-		if own := firstSet(s, "node.id", "broker.id"); own != "" && own != id {
-			return refuse("controller.quorum.voters", "the only voter is node "+id+", and this is node "+own)
-		}
-		return nil
-	}
-	servers := metadata.SplitConfigList(s.Get("controller.quorum.bootstrap.servers"))
-	if len(servers) > 1 {
-		return refuse("controller.quorum.bootstrap.servers", fmt.Sprintf("it names %d brokers", len(servers)))
-	}
-	if len(servers) == 1 && !thisMachine(servers[0], s) {
-		return refuse("controller.quorum.bootstrap.servers", "it names another machine")
-	}
-	return nil
-}
-
 // thisMachine says whether host:port is this node by one of its own names.
 func thisMachine(address string, s *Settings) bool {
 	host, _, err := net.SplitHostPort(address)
@@ -257,6 +237,9 @@ func (c *Config) Validate() error {
 	}
 	if len(c.Listeners) == 0 {
 		return &metadata.Error{Kind: metadata.ErrInvalidConfig, What: "no listener for clients", Why: "listeners names only the controller's", Fix: "listeners=PLAINTEXT://:9092"}
+	}
+	if err := c.validateCluster(); err != nil {
+		return err
 	}
 	dir, err := filepath.Abs(c.DataDir)
 	if err != nil {

@@ -60,31 +60,10 @@ func readMeta(dir string) (*metaProperties, error) {
 	return m, nil
 }
 
-// writeMeta writes the file so that it is there as a whole, or not at all, after a power cut: written and synced under
-// another name, then renamed.
-func writeMeta(dir string, m metaProperties) (err error) {
+// writeMeta writes the file.
+func writeMeta(dir string, m metaProperties) error {
 	text := fmt.Sprintf("# written once by millrace; do not edit\nversion=1\ncluster.id=%s\nnode.id=%d\ndirectory.id=%s\n", m.clusterID, m.nodeID, m.directoryID)
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("write %s in %s: %w", metaName, dir, err)
-		}
-	}()
-	fsys, name := vfs.OS(), filepath.Join(dir, metaName)
-	f, err := fsys.Create(name + ".tmp")
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteAt([]byte(text), 0)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := fsys.Rename(name+".tmp", name); err != nil {
-		return err
-	}
-	return fsys.SyncDir(dir)
+	return replaceFile(dir, metaName, []byte(text))
 }
 
 func directoryIDText(id [16]byte) string { return base64.RawURLEncoding.EncodeToString(id[:]) }
@@ -116,7 +95,18 @@ func (b *Broker) identify() error {
 		return dataError(fmt.Sprintf("the data directory %s of cluster %s has no metadata", b.cfg.DataDir, m.clusterID), why,
 			"restore it from a backup, or start with another --data; a new cluster is never formed over old records")
 	}
+	b.hasRaft = hasRaft
+	if b.granted, err = readFormation(b.cfg.DataDir); err != nil {
+		return err
+	}
+	if m == nil && !b.cfg.forms() && (b.granted.Granted != nil || b.granted.Joined != nil) {
+		return dataError("the data directory "+b.cfg.DataDir+" belongs to a cluster that was being formed",
+			"this broker has agreed to a cluster with others ("+formationName+"), and was now started alone",
+			"start it with --join and --bootstrap-expect as before, or with another --data")
+	}
 	switch {
+	case m == nil && b.cfg.forms():
+		b.nodeID = b.cfg.NodeID // else given by the cluster
 	case m == nil && b.cfg.NodeID < 0:
 		b.nodeID = 1
 	case m == nil:

@@ -14,8 +14,8 @@ import (
 
 // setListeners reads listeners, advertised.listeners, the protocol map and the TLS keys.
 //
-// Unless listeners or --advertise is given, listeners are bound to loopback (S1): nobody should open a broker to the
-// world by starting it.
+// Unless listeners, --advertise or --join is given, listeners are bound to loopback (S1): nobody should open a broker to
+// the world by starting it.
 func (c *Config) setListeners(s *Settings, o Options) error {
 	protocols := map[string]string{}
 	for _, item := range metadata.SplitConfigList(s.Get("listener.security.protocol.map")) {
@@ -34,14 +34,18 @@ func (c *Config) setListeners(s *Settings, o Options) error {
 		}
 		advertised[name] = item
 	}
-	_, configured := s.IsSet("listeners")
 	for _, item := range metadata.SplitConfigList(s.Get("listeners")) {
 		name, host, port, err := metadata.SplitListener(item)
 		if err != nil {
 			return err
 		}
 		if controllers[name] {
-			c.Notes = append(c.Notes, fmt.Sprintf("listener %s is not opened: Raft and calls between brokers come with several brokers", name))
+			if !c.reachable(s, o) {
+				host = "127.0.0.1"
+			}
+			if err := c.peerListener(s, o, name, host, port, advertised[name]); err != nil {
+				return err
+			}
 			delete(advertised, name)
 			continue
 		}
@@ -54,7 +58,7 @@ func (c *Config) setListeners(s *Settings, o Options) error {
 				Fix:  fmt.Sprintf("listener.security.protocol.map=%s:PLAINTEXT,…", name),
 			}
 		}
-		if !configured && o.Advertise == "" {
+		if !c.reachable(s, o) {
 			host = "127.0.0.1"
 		}
 		l := transport.ListenerConfig{Name: name, Protocol: transport.Protocol(protocol), Bind: net.JoinHostPort(host, strconv.Itoa(port))}

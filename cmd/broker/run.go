@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -33,13 +34,18 @@ func (b *Broker) steps() []step {
 		{"opening the HTTP port", b.startHTTP, b.stopHTTP},
 		{"reading the data directory", func(context.Context) error { return b.identify() }, nil},
 		{"recovering logs", b.openDir, b.closeDir},
+		{"opening the listener for other brokers", b.openPeers, b.closePeers},
+		{"opening gossip", b.openGossip, b.closeGossip},
+		{"looking for other brokers", b.form, nil},
 		{"opening the metadata", b.openStore, b.closeStore},
+		{"entering the metadata quorum", b.enterQuorum, nil},
 		{"catching up with the metadata", b.catchUp, nil},
 		{"opening listeners", b.bind, b.unbind},
 		{"registering", b.register, nil},
 		{"opening partitions", b.openReplicas, b.closeReplicas},
 		{"making the request handlers", b.openHandlers, b.closeHandlers},
 		{"serving", b.serve, b.stopServing},
+		{"waiting for the controller", b.openSession, b.leaveSession},
 	}
 }
 
@@ -172,9 +178,20 @@ func (b *Broker) openStore(context.Context) error {
 	cfg.NodeID = b.nodeID
 	cfg.DirectoryID = b.dir.ID()
 	cfg.StaticConfig = b.cfg.Static
-	cfg.Bootstrap = b.meta == nil
+	// A cluster of several is bootstrapped by the broker whose proposal was decided on, and by nobody else (M18).
+	cfg.Bootstrap = b.meta == nil && (!b.cfg.forms() || b.bootstrap != nil)
+	cfg.ClusterID = b.clusterID
 	if b.meta != nil {
 		cfg.ClusterID = b.meta.clusterID
+	}
+	for _, m := range b.bootstrap {
+		cfg.BootstrapServers = append(cfg.BootstrapServers, metadata.Server{ID: m.Node, Directory: m.Directory, Address: m.Address})
+	}
+	if b.peers != nil {
+		cfg.Transport = metadata.NewTransport(b.peers.StreamLayer(), b.raftAddress, b.logger.With("part", "metadata"))
+		cfg.Forwarder = b.peers
+		cfg.Probe = b.peers.Probe
+		cfg.Moved = b.moved
 	}
 	cfg.Logger = b.logger.With("part", "metadata")
 	cfg.Registerer = b.registry
@@ -187,6 +204,10 @@ func (b *Broker) openStore(context.Context) error {
 		return fmt.Errorf("open the metadata in %s: %w", cfg.Dir, err)
 	}
 	b.store = store
+	b.metadataStore.Store(store)
+	if b.peers != nil {
+		b.peers.HandleForward(store.ServeForward)
+	}
 	return nil
 }
 
@@ -194,8 +215,8 @@ func (b *Broker) closeStore(context.Context) error { return b.store.Close() }
 
 // catchUp waits for the metadata, and keeps the identity once the cluster has its id.
 func (b *Broker) catchUp(ctx context.Context) error {
-	if err := b.store.Ready(ctx); err != nil {
-		return fmt.Errorf("wait for the metadata: %w", err)
+	if err := b.awaitMetadata(ctx); err != nil {
+		return err
 	}
 	id := b.store.Image().ClusterID()
 	if b.meta != nil {
@@ -205,7 +226,82 @@ func (b *Broker) catchUp(ctx context.Context) error {
 		}
 		return nil
 	}
-	return writeMeta(b.cfg.DataDir, metaProperties{clusterID: id, nodeID: b.nodeID, directoryID: directoryIDText(b.dir.ID())})
+	b.clusterID = id
+	if err := writeMeta(b.cfg.DataDir, metaProperties{clusterID: id, nodeID: b.nodeID, directoryID: directoryIDText(b.dir.ID())}); err != nil {
+		return err
+	}
+	b.setIdentity(id, b.nodeID)
+	b.tellFormed(id)
+	return b.tellGossip()
+}
+
+// tellFormed says, to whoever waits for a new broker, what became of it.
+func (b *Broker) tellFormed(cluster string) {
+	if !b.cfg.forms() {
+		return
+	}
+	if b.entering {
+		b.progress(fmt.Sprintf("✔ joined cluster %s as broker %d", cluster, b.nodeID))
+		return
+	}
+	var ids []string
+	for _, m := range b.forming.state().Granted.Members {
+		ids = append(ids, m.Node.String())
+	}
+	b.progress(fmt.Sprintf("✔ cluster %s formed by brokers %s, raft leader %d", cluster, strings.Join(ids, " "), b.store.Image().ControllerID()))
+}
+
+// awaitMetadata waits until the metadata is ready, and says what it waits for.
+func (b *Broker) awaitMetadata(ctx context.Context) error {
+	ready := make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { ready <- b.store.Ready(ctx) }()
+	tell := time.NewTicker(time.Second)
+	defer tell.Stop()
+	var told string
+	for i := 0; ; i++ {
+		select {
+		case err := <-ready:
+			if err != nil {
+				return fmt.Errorf("wait for the metadata: %w", err)
+			}
+			return nil
+		case <-tell.C:
+			what := b.waitingForQuorum()
+			b.enter(what)
+			if what != told || i%int(progressEvery/time.Second) == 0 {
+				b.progress(what)
+				told = what
+			}
+			if b.meta != nil && b.gossip != nil && len(b.neighbours()) == 0 {
+				if err := b.foreignError(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// waitingForQuorum says which voters are missing.
+func (b *Broker) waitingForQuorum() string {
+	q := b.store.Quorum()
+	if b.gossip == nil || len(q.Voters) == 0 {
+		return "waiting for the metadata quorum"
+	}
+	var missing []string
+	neighbours := b.neighbours()
+	for _, v := range q.Voters {
+		present := v.ID == b.nodeID || slices.ContainsFunc(neighbours, func(n neighbour) bool { return n.directory == v.Directory })
+		if !present {
+			missing = append(missing, fmt.Sprintf("broker %d at %s", v.ID, v.Address))
+		}
+	}
+	text := fmt.Sprintf("waiting for the metadata quorum: %d of %d voters seen", len(q.Voters)-len(missing), len(q.Voters))
+	if len(missing) > 0 {
+		text += " (missing " + strings.Join(missing, ", ") + ")"
+	}
+	return text
 }
 
 // bind opens the listeners. Connections wait in the kernel until serve.
@@ -247,16 +343,32 @@ func (b *Broker) register(ctx context.Context) error {
 	for _, l := range b.bound {
 		r.Listeners = append(r.Listeners, metadata.Listener{Name: l.Name, Host: l.AdvertisedHost, Port: l.AdvertisedPort, Protocol: string(l.Protocol)})
 	}
-	if _, err := b.store.RegisterBroker(ctx, r); err != nil {
-		return fmt.Errorf("register broker %d: %w", b.nodeID, err)
+	if b.peers != nil {
+		r.PeerAddress = b.peers.Advertised()
 	}
-	return nil
+	r.TailsProven, r.ReplaceDead = b.dir.TailsProven(), b.cfg.Replace >= 0
+	for {
+		epoch, err := b.store.RegisterBroker(ctx, r)
+		if err == nil {
+			b.epoch = epoch
+			b.member.Store(b.store)
+			return b.tellGossip()
+		}
+		if !errors.Is(err, metadata.ErrNotController) && !errors.Is(err, metadata.ErrTimeout) || ctx.Err() != nil {
+			return fmt.Errorf("register broker %d: %w", b.nodeID, err)
+		}
+		b.progress("waiting for the controller: " + oneLine(err.Error()))
+	}
 }
 
 func (b *Broker) openReplicas(ctx context.Context) error {
 	cfg := b.cfg.Replication
 	cfg.BrokerID, cfg.Incarnation, cfg.Dir, cfg.Store = b.nodeID, b.incarnation, b.dir, b.store
 	cfg.BrokerConfig = b.effective
+	cfg.SessionTimeout = b.cfg.Metadata.SessionTimeout
+	if b.peers != nil {
+		cfg.Peers = b.peers
+	}
 	cfg.Logger = b.logger.With("part", "replication")
 	cfg.Registerer = b.registry
 	cfg.OnFailure = func(err error) { b.fail("replication", err) }
@@ -292,6 +404,9 @@ func (b *Broker) openHandlers(context.Context) error {
 		return fmt.Errorf("make the request handlers: %w", err)
 	}
 	b.handlers = handlers
+	if b.peers != nil {
+		b.peers.ServeReplicas(handlers)
+	}
 	return nil
 }
 

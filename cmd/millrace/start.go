@@ -70,16 +70,16 @@ func startCommand() *cli.Command {
 					return err
 				}
 			}
-			if c.Int("replace") >= 0 {
-				f := usageError("--replace cannot be done yet", "leave --replace out")
-				f.why = "replacing a dead broker comes with clusters of several brokers, in a later release"
-				return f
+			options := broker.Options{Advertise: c.String("advertise")}
+			if id := c.Int("replace"); id >= 0 {
+				options.Replace, options.Replaces = metadata.BrokerID(id), true
 			}
-			cfg, err := broker.FromSettings(settings, broker.Options{Advertise: c.String("advertise")})
+			cfg, err := broker.FromSettings(settings, options)
 			if err != nil {
 				return err
 			}
 			cfg.Version = binaryVersion()
+			cfg.Progress = func(line string) { e.hint("%s", line) }
 			if cfg.Logger, err = e.logger(c.String("log-level"), c.String("log-format")); err != nil {
 				return err
 			}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,8 +17,9 @@ const logBurst = 5
 
 // memberlistHandler turns memberlist's lines into records of the next handler.
 type memberlistHandler struct {
-	next slog.Handler
-	mu   struct {
+	next  slog.Handler
+	quiet *atomic.Bool // the port is closed: what fails now has a reason
+	mu    struct {
 		sync.Mutex
 		second  time.Time // the start of the present second
 		lines   int       // passed on in it
@@ -38,7 +40,7 @@ func (h *memberlistHandler) Handle(ctx context.Context, r slog.Record) error {
 		}
 	}
 	text = strings.TrimPrefix(text, "memberlist: ")
-	if !h.next.Enabled(ctx, level) {
+	if !h.next.Enabled(ctx, level) || h.quiet.Load() {
 		return nil
 	}
 	dropped, ok := h.pass(r.Time)
@@ -80,9 +82,9 @@ func printable(text string) string {
 }
 
 func (h *memberlistHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &memberlistHandler{next: h.next.WithAttrs(attrs)}
+	return &memberlistHandler{next: h.next.WithAttrs(attrs), quiet: h.quiet}
 }
 
 func (h *memberlistHandler) WithGroup(name string) slog.Handler {
-	return &memberlistHandler{next: h.next.WithGroup(name)}
+	return &memberlistHandler{next: h.next.WithGroup(name), quiet: h.quiet}
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -83,6 +84,7 @@ type Membership struct {
 		sync.Mutex
 		bytes []byte // with the leading byte of flags
 	}
+	quiet    atomic.Bool
 	updating sync.Mutex // one UpdateMeta at a time, so that the last one told is the last one set
 	stop     context.CancelFunc
 	running  sync.WaitGroup
@@ -132,7 +134,7 @@ func Open(cfg Config) (_ *Membership, err error) {
 	mc.EnableCompression = false // see plausible
 	mc.LogOutput = nil
 	// The logger type that memberlist wants, without naming its package.
-	mc.Logger = slog.NewLogLogger(&memberlistHandler{next: cfg.Logger.Handler()}, slog.LevelWarn)
+	mc.Logger = slog.NewLogLogger(&memberlistHandler{next: cfg.Logger.Handler(), quiet: &m.quiet}, slog.LevelWarn)
 	mc.DelegateProtocolMin, mc.DelegateProtocolMax, mc.DelegateProtocolVersion = 1, 1, 1
 	d := &delegate{m: m}
 	mc.Delegate, mc.Events, mc.Conflict, mc.Alive, mc.Merge = d, d, d, d, d
@@ -249,6 +251,7 @@ func (m *Membership) Leave(ctx context.Context) error {
 func (m *Membership) Close() error {
 	m.closing.Do(func() {
 		m.stop()
+		m.quiet.Store(true)
 		m.closed = m.list.Shutdown()
 		m.running.Wait()
 	})

@@ -115,6 +115,11 @@ func (t *callTarget) get(ctx context.Context, want *metadata.BrokerID) (*callCon
 				return nil, err
 			}
 		}
+		if want != nil && c.remote.Node < 0 && *want >= 0 && c.remote.Node != *want {
+			// It had no id when the connection was made, and may have one now: ask again.
+			c.bye()
+			continue
+		}
 		if want != nil && c.remote.Node != *want {
 			return nil, unreachable(fmt.Errorf("at the address of broker %d there is %s", *want, c.remote.name()))
 		}
