@@ -44,6 +44,7 @@ func (b *Broker) steps() []step {
 		{"registering", b.register, nil},
 		{"opening partitions", b.openReplicas, b.closeReplicas},
 		{"making the request handlers", b.openHandlers, b.closeHandlers},
+		{"opening the admin API", b.openAdmin, b.closeAdmin},
 		{"serving", b.serve, b.stopServing},
 		{"waiting for the controller", b.openSession, b.leaveSession},
 	}

@@ -41,6 +41,7 @@ func TestScript(t *testing.T) {
 		RequireUniqueNames:  true,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("HOME", e.WorkDir)
+			e.Defer(func() { endDevClusters(e.WorkDir) })
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -53,6 +54,22 @@ func TestScript(t *testing.T) {
 			"uncomment": scriptUncomment,
 		},
 	})
+}
+
+// endDevClusters ends the dev clusters that a script has left running, as one that failed does.
+func endDevClusters(work string) {
+	for _, dir := range []string{"config", ".config/millrace"} {
+		states, err := (&devStates{filepath.Join(work, dir, "dev")}).all()
+		if err != nil {
+			continue
+		}
+		for _, s := range states {
+			for _, b := range s.Brokers {
+				b.kill()
+			}
+			s.Supervisor.kill()
+		}
+	}
 }
 
 // scriptBroker: broker [KEY=VALUE…] starts a broker in this process for the rest of the script, on free ports, data in

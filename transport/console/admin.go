@@ -21,8 +21,8 @@ type Admin struct {
 	Replicas Replicas
 	// Peers asks other brokers; nil when there are none.
 	Peers Peers
-	// MinISR is how many replicas of a partition of that topic must be in sync for acks=all.
-	MinISR func(t *metadata.Topic) int
+	// MinISR returns how many replicas of a partition of a topic must be in sync for acks=all, by the configuration of now.
+	MinISR func() func(t *metadata.Topic) int
 }
 
 // Cluster is the metadata and the orders given to it; *metadata.Store is one. Orders may be given at any broker.

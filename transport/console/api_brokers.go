@@ -368,6 +368,6 @@ func getSafeToStop(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	reasons := stopReasons(c.image(), b.ID, c.MinISR, c.quorumOrNil())
+	reasons := stopReasons(c.image(), b.ID, c.minISR, c.quorumOrNil())
 	return healthOf("safe-to-stop", reasons), nil
 }

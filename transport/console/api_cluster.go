@@ -41,7 +41,7 @@ func getCluster(c *call) (any, error) {
 		}
 	}
 	for t := range im.Topics() {
-		least := c.MinISR(t)
+		least := c.minISR(t)
 		for _, p := range t.Partitions {
 			s := stateOf(p, least)
 			for _, count := range []struct {

@@ -110,7 +110,7 @@ func getPartitions(c *call) (any, error) {
 		if t.Name < afterTopic || topic != "" && t.Name != topic {
 			continue
 		}
-		minISR := c.MinISR(t)
+		minISR := c.minISR(t)
 		for i, p := range t.Partitions {
 			if t.Name == afterTopic && i <= afterPartition || broker >= 0 && !slices.Contains(p.Replicas, metadata.BrokerID(broker)) || !filter(p, stateOf(p, minISR)) {
 				continue
@@ -166,7 +166,7 @@ func getPartition(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := PartitionDetail{PartitionInfo: c.partitionInfo(t, i, c.MinISR(t)), States: []ReplicaState{}, Unasked: []Unasked{}}
+	d := PartitionDetail{PartitionInfo: c.partitionInfo(t, i, c.minISR(t)), States: []ReplicaState{}, Unasked: []Unasked{}}
 	type answer struct {
 		broker metadata.BrokerID
 		state  *ReplicaState
@@ -228,7 +228,7 @@ func getReassignments(c *call) (any, error) {
 	im := c.image()
 	for tp := range im.Reassignments() {
 		t := im.Topic(tp.Topic)
-		out = append(out, c.partitionInfo(t, tp.Partition, c.MinISR(t)))
+		out = append(out, c.partitionInfo(t, tp.Partition, c.minISR(t)))
 	}
 	return out, nil
 }

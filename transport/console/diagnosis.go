@@ -35,7 +35,7 @@ func getDiagnosis(c *call) (any, error) {
 	if p.Leader != metadata.NoBroker {
 		leader, _ = c.replicaState(p.Leader, t.ID, i)
 	}
-	d := Diagnosis{PartitionInfo: c.partitionInfo(t, i, c.MinISR(t)), Findings: diagnose(c.image(), t, i, c.MinISR(t), leader, time.Now())}
+	d := Diagnosis{PartitionInfo: c.partitionInfo(t, i, c.minISR(t)), Findings: diagnose(c.image(), t, i, c.minISR(t), leader, time.Now())}
 	d.Well = len(d.Findings) == 0
 	return d, nil
 }

@@ -73,8 +73,9 @@ var routes = []route{
 // call is one request of the admin API.
 type call struct {
 	*Admin
-	ctx context.Context
-	r   *http.Request
+	ctx    context.Context
+	r      *http.Request
+	minISR func(t *metadata.Topic) int
 }
 
 // image is the metadata that the request is answered from.
@@ -161,7 +162,7 @@ func (s *Server) serveRoute(rt *route) http.HandlerFunc {
 		ctx, cancel := context.WithTimeout(r.Context(), orderTimeout)
 		defer cancel()
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		answer, err := rt.handle(&call{Admin: admin, ctx: ctx, r: r})
+		answer, err := rt.handle(&call{Admin: admin, ctx: ctx, r: r, minISR: admin.MinISR()})
 		if r.Method != http.MethodGet {
 			s.cfg.Logger.Info("order by the admin API", "method", r.Method, "path", r.URL.Path, "remote", r.RemoteAddr, "error", err)
 		}

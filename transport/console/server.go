@@ -160,7 +160,7 @@ func (s *Server) safeToStop(w http.ResponseWriter, r *http.Request) {
 		s.writeHealth(w, r, healthOf(check, []string{"the quorum could not be asked: " + err.Error()}))
 		return
 	}
-	s.writeHealth(w, r, healthOf(check, stopReasons(admin.Cluster.Image(), id, admin.MinISR, &q)))
+	s.writeHealth(w, r, healthOf(check, stopReasons(admin.Cluster.Image(), id, admin.MinISR(), &q)))
 }
 
 func index(w http.ResponseWriter, _ *http.Request) {
