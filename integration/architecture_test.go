@@ -38,8 +38,9 @@ var mayImport = map[string][]string{
 	"cmd/broker":        {"transport", "transport/kafka", "transport/peer", "transport/console", "group", "group/txn", "replication", "metadata", "metadata/membership", "log", "log/record", "log/vfs"},
 	"cmd/replay":        {"log/record"},
 	// The CLI speaks Kafka to a broker; it knows the broker only to run one,
-	// and the log only to read its files offline.
-	"cmd/millrace": {"cmd/broker", "cmd/replay", "metadata", "log", "log/record", "log/vfs"},
+	// the log only to read its files offline, and the console for the documents
+	// of the admin API.
+	"cmd/millrace": {"cmd/broker", "transport/console", "cmd/replay", "metadata", "log", "log/record", "log/vfs"},
 }
 
 // topLevel is everything that may stand at the top of the repository.

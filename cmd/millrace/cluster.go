@@ -4,8 +4,10 @@ import "github.com/urfave/cli/v2"
 
 func clusterCommand() *cli.Command {
 	return &cli.Command{
-		Name:        "cluster",
-		Usage:       "look at the cluster, its health and its configuration",
-		Subcommands: []*cli.Command{clusterInfoCommand(), clusterHealthCommand(), clusterConfigCommand()},
+		Name:  "cluster",
+		Usage: "look at the cluster, its health and its configuration; move replicas, take brokers out of service",
+		Subcommands: []*cli.Command{
+			clusterInfoCommand(), clusterHealthCommand(), clusterMembersCommand(), clusterConfigCommand(), clusterBrokersCommand(), clusterMaintenanceCommand(), clusterQuorumCommand(),
+		},
 	}
 }

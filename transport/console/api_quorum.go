@@ -24,6 +24,7 @@ func tidyQuorum(q QuorumStatus) QuorumStatus {
 	if q.Servers == nil {
 		q.Servers = []QuorumServer{}
 	}
+	q.Servers = slices.Clone(q.Servers)
 	slices.SortFunc(q.Servers, func(a, b QuorumServer) int { return int(a.Broker) - int(b.Broker) })
 	return q
 }

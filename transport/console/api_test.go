@@ -118,7 +118,9 @@ func testServer(t *testing.T, im *metadata.Image) (*Server, *fakeCluster) {
 	}
 	f := &fakeCluster{image: im, quorum: threeVoters(), states: map[int32]ReplicaState{1: {Role: "leader", LogEndOffset: 10}, 2: {Role: "follower", LogEndOffset: 8}}}
 	s := New(Config{Live: func() []string { return nil }, Ready: func() []string { return nil }, Gatherer: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})
-	s.SetAdmin(&Admin{BrokerID: 1, Cluster: f, Quorum: f, Balancer: f, Replicas: f, Peers: fakePeers{f}, MinISR: func() func(t *metadata.Topic) int { return func(t *metadata.Topic) int { return min(2, len(t.Partitions[0].Replicas)) } }})
+	s.SetAdmin(&Admin{BrokerID: 1, Cluster: f, Quorum: f, Balancer: f, Replicas: f, Peers: fakePeers{f}, MinISR: func() func(t *metadata.Topic) int {
+		return func(t *metadata.Topic) int { return min(2, len(t.Partitions[0].Replicas)) }
+	}})
 	return s, f
 }
 
