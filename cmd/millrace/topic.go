@@ -20,7 +20,7 @@ func topicCommand() *cli.Command {
 		Name:  "topic",
 		Usage: "create, look at, change, fill and read topics",
 		Subcommands: []*cli.Command{
-			topicCreateCommand(), topicListCommand(), topicDescribeCommand(), topicDeleteCommand(), topicAlterConfigCommand(),
+			topicCreateCommand(), topicListCommand(), topicDescribeCommand(), topicDeleteCommand(), topicAlterCommand(), topicAlterConfigCommand(),
 			topicAddPartitionsCommand(), topicTrimPrefixCommand(), topicOffsetsCommand(), topicProduceCommand(), topicConsumeCommand(), topicTailCommand(),
 		},
 	}
