@@ -16,6 +16,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/urfave/cli/v2"
+
+	"github.com/millrace/millrace/transport/console"
 )
 
 // clusterHealth says what is wrong with a cluster, as any client can see it.
@@ -40,6 +42,8 @@ func clusterHealthCommand() *cli.Command {
 			&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "go on, and print each change"},
 			&cli.BoolFlag{Name: "exit-when-healthy", Aliases: []string{"e"}, Usage: "wait until the cluster is well"},
 			&cli.DurationFlag{Name: "interval", Value: time.Second, Usage: "how often to look"},
+			&cli.IntFlag{Name: "safe-to-stop", Value: -1, Usage: "say whether broker `ID` may be stopped; exit code 5 when not"},
+			adminFlag(),
 		},
 		Action: runClusterHealth,
 	}
@@ -47,11 +51,14 @@ func clusterHealthCommand() *cli.Command {
 
 func runClusterHealth(c *cli.Context) error {
 	e := envOf(c)
-	if e.wantsFields(clusterHealth{}) {
+	if c.IsSet("safe-to-stop") && e.wantsFields(console.Health{}) || e.wantsFields(clusterHealth{}) {
 		return nil
 	}
 	if err := noArguments(c); err != nil {
 		return err
+	}
+	if id := c.Int("safe-to-stop"); c.IsSet("safe-to-stop") {
+		return e.safeToStop(c, id)
 	}
 	watch, until := c.Bool("watch"), c.Bool("exit-when-healthy")
 	if c.Duration("interval") <= 0 {
@@ -110,6 +117,62 @@ func runClusterHealth(c *cli.Context) error {
 			return context.Canceled
 		}
 	}
+}
+
+// safeToStop asks whether a broker may be stopped; with -e it waits until it may.
+func (e *env) safeToStop(c *cli.Context, id int) error {
+	if id < 0 {
+		f := usageError(fmt.Sprintf("--safe-to-stop %d is no broker", id), "--safe-to-stop 2")
+		f.why = "an id is a number from 0 on; millrace cluster brokers list   shows them"
+		return f
+	}
+	if c.Bool("watch") {
+		f := usageError("--safe-to-stop and -w do not go together", "use -e, which waits until it is safe")
+		f.why = "it is answered once"
+		return f
+	}
+	a, err := e.openAdmin(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := e.waitContext(c)
+	defer cancel()
+	var h console.Health
+	err = poll(ctx, max(c.Duration("interval"), 50*time.Millisecond), func(ctx context.Context) (bool, error) {
+		h = console.Health{}
+		err := a.get(ctx, fmt.Sprintf("/safe-to-stop?format=json&broker=%d", id), &h)
+		return h.Total == 0 || !c.Bool("exit-when-healthy"), err
+	})
+	if err != nil {
+		why := "it could not be asked"
+		if len(h.Reasons) > 0 {
+			why = strings.Join(h.Reasons, "; ")
+		}
+		return e.waitFailure(err, fmt.Sprintf("it did not become safe to stop broker %d", id), why, fmt.Sprintf("millrace cluster health --safe-to-stop %d   says what is in the way", id))
+	}
+	if err := e.emitSafeToStop(id, &h); err != nil {
+		return err
+	}
+	if h.Total > 0 {
+		return silent(exitCondition)
+	}
+	return nil
+}
+
+func (e *env) emitSafeToStop(id int, h *console.Health) error {
+	return e.emit(result{value: h, text: func(w io.Writer, _ bool) {
+		if h.Total == 0 {
+			fmt.Fprintf(w, "broker %d may be stopped\n", id)
+			return
+		}
+		fmt.Fprintf(w, "broker %d should not be stopped now:\n", id)
+		for _, reason := range h.Reasons {
+			fmt.Fprintln(w, "  "+reason)
+		}
+		if more := h.Total - len(h.Reasons); more > 0 {
+			fmt.Fprintf(w, "  and %d more\n", more)
+		}
+	}})
 }
 
 // complaints are what is wrong, one line each.

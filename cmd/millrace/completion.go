@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -143,6 +144,16 @@ func (x *completion) flagValues(flag cli.Flag) []string {
 		return []string{filesMark}
 	case "topic":
 		return x.topics()
+	case "broker", "from", "to", "safe-to-stop":
+		return x.brokers()
+	case "state":
+		if in == "cluster partitions list" {
+			return []string{"offline", "under-replicated", "unwell"}
+		}
+	case "aggregate-into":
+		return []string{"broker", "dir", "topic"}
+	case "log-format":
+		return []string{"auto", "text", "json"}
 	case "compression":
 		return []string{"none", "gzip", "snappy", "lz4", "zstd"}
 	case "acks":
@@ -196,10 +207,66 @@ func (x *completion) arguments() []string {
 	case "generate completion":
 		return []string{"bash", "zsh", "fish", "powershell"}
 	}
-	if strings.HasPrefix(in, "topic ") {
+	switch {
+	case strings.HasPrefix(in, "topic "), strings.HasPrefix(in, "cluster partitions "), strings.HasPrefix(in, "cluster logdirs "):
 		return x.topics()
+	case x.count > 0: // the rest take one broker at most
+		return nil
+	case strings.HasPrefix(in, "dev "):
+		return devBrokerIDs()
+	case strings.HasPrefix(in, "cluster brokers "), strings.HasPrefix(in, "cluster maintenance "), strings.HasPrefix(in, "cluster quorum "):
+		return x.brokers()
 	}
 	return nil
+}
+
+// brokers are the ids of the cluster's brokers, fenced ones included.
+func (x *completion) brokers() []string {
+	if x.command != nil && x.command.ArgsUsage == "" && !slices.ContainsFunc(x.command.Flags, func(f cli.Flag) bool {
+		return slices.Contains([]string{"broker", "from", "safe-to-stop"}, f.Names()[0])
+	}) {
+		return nil // takes no broker
+	}
+	answer := make(chan []string, 1)
+	x.ask(func(ctx context.Context, c *connection) error {
+		all, _, err := c.registeredBrokers(ctx)
+		if err != nil {
+			return err
+		}
+		var ids []string
+		for _, b := range all {
+			ids = append(ids, strconv.Itoa(int(b.ID)))
+		}
+		answer <- ids
+		return nil
+	})
+	select {
+	case ids := <-answer:
+		return ids
+	default:
+		return nil
+	}
+}
+
+// devBrokerIDs are the ids of the brokers of all dev clusters, from what they have written down.
+func devBrokerIDs() []string {
+	states, err := openDevStates()
+	if err != nil {
+		return nil
+	}
+	all, err := states.all()
+	if err != nil {
+		return nil
+	}
+	var ids []string
+	for _, s := range all {
+		for _, b := range s.Brokers {
+			if id := strconv.Itoa(b.ID); !slices.Contains(ids, id) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
 }
 
 func (x *completion) clientKeys() []string {
