@@ -139,7 +139,7 @@ func (f *fetcher) watch(ctx context.Context, conn net.Conn) {
 	f.forgetContext()
 	f.watched = ctx
 	if ctx.Done() != nil {
-		f.unwatch = context.AfterFunc(ctx, func() { _ = conn.Close() })
+		f.unwatch = context.AfterFunc(ctx, func() { f.hangUp(conn) })
 	}
 }
 
@@ -276,9 +276,18 @@ func (f *fetcher) Close() {
 		f.mu.cancel()
 	}
 	if f.mu.conn != nil {
-		_ = f.send(f.mu.conn, byeFrame)
-		_ = f.mu.conn.Close()
+		f.hangUp(f.mu.conn)
 	}
+}
+
+// hangUp closes the connection on purpose, and says so to the other end unless that would take time.
+func (f *fetcher) hangUp(conn net.Conn) {
+	if f.writing.TryLock() {
+		_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+		_, _ = conn.Write(byeFrame)
+		f.writing.Unlock()
+	}
+	_ = conn.Close()
 }
 
 // byeFrame says that the connection is about to be closed on purpose.

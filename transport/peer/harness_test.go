@@ -103,10 +103,11 @@ func (p *testPeer) stop() {
 
 // knows makes the others' addresses known.
 func (p *testPeer) knows(others ...*testPeer) *testPeer {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for _, o := range others {
-		p.mu.others[o.cfg.Identity().Node] = o
+		id := o.cfg.Identity().Node
+		p.mu.Lock()
+		p.mu.others[id] = o
+		p.mu.Unlock()
 	}
 	return p
 }
