@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -201,16 +200,16 @@ func runClusterBrokersDescribe(c *cli.Context) error {
 		return err
 	}
 	return e.emit(result{value: b, text: func(w io.Writer, wide bool) {
-		var listeners []string
-		for _, l := range b.Listeners {
-			listeners = append(listeners, l.Name+"://"+l.Address+" ("+l.Protocol+")")
-		}
 		yes := func(v bool) string { return map[bool]string{true: "yes", false: "no"}[v] }
-		writeTable(w, columns("BROKER", strconv.Itoa(int(b.ID))), [][]any{
-			{"status", b.Status}, {"controller", yes(b.Controller)}, {"rack", b.Rack}, {"version", b.Version}, {"listeners", strings.Join(listeners, " ")}, {"peers", b.Peer},
+		rows := [][]any{{"status", b.Status}, {"controller", yes(b.Controller)}, {"rack", b.Rack}, {"version", b.Version}}
+		for _, l := range b.Listeners {
+			rows = append(rows, []any{"listener", l.Name + "://" + l.Address + " (" + l.Protocol + ")"})
+		}
+		writeTable(w, columns("BROKER", strconv.Itoa(int(b.ID))), append(rows, [][]any{
+			{"peers", b.Peer},
 			{"leaders", fmt.Sprintf("%d of %d preferred", b.Leaders, b.Preferred)}, {"replicas", fmt.Sprintf("%d, %d out of sync", b.Replicas, b.OutOfSync)},
 			{"offline log dirs", b.OfflineDirs}, {"feature levels", fmt.Sprintf("%d-%d", b.MinLevel, b.MaxLevel)}, {"epoch", b.Epoch}, {"incarnation", b.Incarnation},
-		}, wide, e.stdoutWidth())
+		}...), wide, e.stdoutWidth())
 	}})
 }
 

@@ -104,6 +104,7 @@ func scriptBroker(ts *testscript.TestScript, neg bool, args []string) {
 	scriptBrokers.Store(ts.Getenv("WORK"), b)
 	ts.Defer(func() { _ = b.Close() })
 	ts.Setenv("MILLRACE_BROKERS", b.Addrs()["PLAINTEXT"].String())
+	ts.Setenv("MILLRACE_ADMIN", b.Addrs()["HTTP"].String())
 	ts.Setenv("DATA", data)
 }
 
@@ -161,6 +162,9 @@ var scrubs = []struct {
 	// What doctor finds of the machine, well or not.
 	{regexp.MustCompile(`(?m)^(?:ok|warning) +(open files|disk space) .*\n(?: +fix: .*\n)?`), "STATUS  $1\n"},
 	{regexp.MustCompile(`(?m)("check": "(?:open files|disk space)",\n) +"status": "(?:ok|warning)",\n +"message": .*\n +"fix": .*\n`), "$1"},
+	{regexp.MustCompile(`[0-9a-f]{32}`), "INCARNATION"},
+	{regexp.MustCompile(`("server": "\d+-)[^"]*"`), `${1}DIRECTORY"`},
+	{regexp.MustCompile(`"((?:usable|volume|size)_bytes|(?:last|commit)_index|term|metadata_version|high_watermark|log_end_offset|last_fetch_ms|last_caught_up_ms)": -?\d+`), `"$1": N`},
 	{regexp.MustCompile(`crc: \d+`), "crc: CRC"},
 	{regexp.MustCompile(`"crc":\d+`), `"crc":CRC`},
 }

@@ -288,7 +288,7 @@ func decommission(im *metadata.Image, b *metadata.Broker, q *QuorumStatus) Decom
 	if len(stuck) > 1 {
 		have = "have"
 	}
-	d.Why = fmt.Sprintf("%s %s %s and only %s alive", some(d.Stranded, len(stuck), 3), have, count(least, "replica"), are(others))
+	d.Why = fmt.Sprintf("%s %s %s and %s alive", some(d.Stranded, len(stuck), 3), have, count(least, "replica"), are(others))
 	d.Fix = "millrace start … --join HOST   on a new machine"
 	if others > 0 {
 		d.Fix += fmt.Sprintf(", or   millrace topic alter %s --replicas %d", strings.Join(topics[:min(len(topics), 5)], " "), others)
@@ -315,10 +315,13 @@ func count(n int, what string) string {
 
 // are says how many other brokers there are.
 func are(n int) string {
-	if n == 1 {
-		return "1 other broker is"
+	switch n {
+	case 0:
+		return "no other broker is"
+	case 1:
+		return "only 1 other broker is"
 	}
-	return fmt.Sprintf("%d other brokers are", n)
+	return fmt.Sprintf("only %d other brokers are", n)
 }
 
 // postDecommission refuses what could never end: a broker whose partitions have nowhere to go would be neither here nor
