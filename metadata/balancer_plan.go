@@ -29,6 +29,8 @@ type BalancerMove struct {
 	Trouble string
 	// BytesMoved of BytesTotal are on To, both -1 while not known here.
 	BytesMoved, BytesTotal int64
+	// BytesPerSecond is how fast To gets them at the moment, -1 while not known.
+	BytesPerSecond int64
 	// Began is zero while waiting; Ended is zero until the state is final.
 	Began, Ended time.Time
 }
@@ -55,5 +57,9 @@ type BalancerStatus struct {
 	Mode string
 	// Running is true while moves are under way or wait.
 	Running bool
+	// BytesRemaining are still to be copied, by moves under way and by those that wait; -1 while not known.
+	BytesRemaining int64
+	// ETA is how long that takes at the present rate, -1 while not known.
+	ETA time.Duration
 	BalancerPlan
 }

@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,6 +44,9 @@ func TestCommandsRoundTrip(t *testing.T) {
 			&allocateProducerIDs{expectedNext: rapid.Int64().Draw(t, "next"), count: rapid.Int64Range(1, 1<<60).Draw(t, "count")},
 			&alterPartition{leader: 3, leaderBrokerEpoch: 9, topic: id.Draw(t, "id"), partition: 4, leaderEpoch: 5, partitionEpoch: 6,
 				isr: []ISRMember{{ID: 3, Epoch: -1}, {ID: 1, Epoch: 8}}, elr: []BrokerID{2}},
+			&alterBalance{expectedVersion: rapid.Uint64().Draw(t, "version"), plan: drawBalancePlan(t), seen: &balanceSeen{Takers: []BrokerID{1, 2},
+				Away: []brokerAway{{Broker: 3, FencedIndex: 4, SinceMillis: 5}}},
+				updates: []moveUpdate{{move: 3, state: MoveDone, trouble: text.Draw(t, "trouble"), beganMillis: 1, endedMillis: 2}}},
 			&chainPart{chain: id.Draw(t, "id"), part: 1, parts: 3, data: rapid.SliceOfN(rapid.Byte(), 1, 50).Draw(t, "data")},
 		}).Draw(t, "command")
 		body, err := proto.Marshal(c.message())
@@ -393,4 +397,9 @@ func TestPlacementRoundTrip(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, sets, back)
 	}
+}
+
+func drawBalancePlan(t *rapid.T) *balancePlan {
+	p := draw(t, reflect.TypeFor[balancePlan]()).Interface().(balancePlan)
+	return &p
 }

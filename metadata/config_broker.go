@@ -99,6 +99,10 @@ func brokerConfigTable() []*ConfigKey {
 		stringKey("ssl.client.auth", "none", "Whether clients must show a certificate.").oneOf("none", "requested", "required"),
 
 		// Ours.
+		stringKey("millrace.balancer.mode", "node-change", "When replicas are moved: when brokers join or die, also when they are uneven (continuous), or by order only.").
+			oneOf("off", "node-change", "continuous").dynamic(),
+		longKey("millrace.balancer.throttle.bytes.per.sec", 52428800, "What each broker sends and receives for moves, at most.").bytes().atLeast(1).dynamic(),
+		longKey("millrace.balancer.grace.ms", 600000, "How long a dead broker's replicas wait for it before they are made anew elsewhere.").ms().atLeast(0).dynamic(),
 		stringKey("millrace.http.listener", ":9644", "The address of health, metrics and console. Bound to loopback unless a host is given.").
 			that("[host]:port, or off", checkHTTPListener),
 		longKey("millrace.memory.limit.bytes", -1, "Soft limit of the process's memory; -1 leaves it to GOMEMLIMIT.").bytes().atLeast(-1),

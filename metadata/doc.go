@@ -21,6 +21,12 @@
 // The table of configuration keys (config*.go) lives here too, because Apply, handlers and the command line must agree
 // on names and values.
 //
+// The balancer runs beside these at the controller. A step core (balancer_core.go) looks at an Image, finds a reason to move
+// replicas - a broker joined, is being decommissioned, or was dead for longer than the grace time -, has a planner
+// (balancer_planner.go) make a plan, and begins its moves a few at a time as reassignments. The plan, its reasons and what
+// became of each move are part of the state, so that the next controller goes on with it; only how far the copies are is
+// this controller's own (balancer_progress.go). balancer.go drives it and takes orders, balancer_status.go describes it.
+//
 // # Invariants
 //
 //   - An Image is never written to, and is the state after one prefix of the log (I13). Image.Version never goes back on
@@ -50,8 +56,8 @@
 //
 // # Goroutines
 //
-// Three per Store beside Raft's own, started by Open and waited for by Close: gather and settle of the proposer, and
-// followLeadership. Raft calls the FSM from one goroutine, and writes a snapshot from another one, of a state that
+// Started by Open and waited for by Close, beside Raft's own: gather and settle of the proposer, followLeadership, tellSuspicions,
+// control, keepQuorum, and with Config.Balance balance. Raft calls the FSM from one goroutine, and writes a snapshot from another one, of a state that
 // nobody changes any more. Lock order: Store.publishing before watchers.mu; the other locks are leaves.
 //
 // # Files

@@ -60,6 +60,8 @@ func decodeCommand(kind pb.CommandType, body []byte) (command, error) {
 		return decodeSetFeatureLevel(body)
 	case pb.CommandType_COMMAND_PRUNE_TOMBSTONES:
 		return decodePruneTombstones(body)
+	case pb.CommandType_COMMAND_ALTER_BALANCE:
+		return decodeAlterBalance(body)
 	case pb.CommandType_COMMAND_CHAIN_PART:
 		return decodeChainPart(body)
 	}

@@ -120,6 +120,14 @@ func writeSnapshot(w io.Writer, st *state, index uint64) error {
 			return err
 		}
 	}
+	if b := st.balance; b != nil {
+		err := sw.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Balance{Balance: &pb.SnapshotBalance{
+			Version: b.Version, Plan: encodeBalancePlan(b.Plan), Seen: encodeBalanceSeen(&b.Seen),
+		}}})
+		if err != nil {
+			return err
+		}
+	}
 	footer := &pb.SnapshotFooter{Records: sw.records}
 	if err := sw.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Footer{Footer: footer}}); err != nil {
 		return err
@@ -493,6 +501,15 @@ func (b *snapshotBuilder) add(rec *pb.SnapshotRecord, before uint64) error {
 			return fmt.Errorf("chain %x with %d of %d parts, the %d. one", id, len(rec.Chain.Bodies), rec.Chain.Parts, len(st.chains)+1)
 		}
 		st.chains = append(st.chains, &chain{ID: id, Parts: rec.Chain.Parts, Bodies: rec.Chain.Bodies})
+	case *pb.SnapshotRecord_Balance:
+		plan, err := decodeBalancePlan(rec.Balance.Plan)
+		if err != nil {
+			return err
+		}
+		if st.balance != nil {
+			return errors.New("a second state of the balancer")
+		}
+		st.balance = &balance{Version: rec.Balance.Version, Plan: plan, Seen: decodeBalanceSeen(rec.Balance.Seen)}
 	case *pb.SnapshotRecord_Footer:
 		if rec.Footer.Records != before {
 			return fmt.Errorf("footer counts %d records, there were %d", rec.Footer.Records, before)

@@ -68,6 +68,13 @@ func drawState(t *rapid.T) *state {
 			st.lastBrokerEpoch = rapid.Int64Range(1, math.MaxInt64).Draw(t, name)
 		case "nextProducerID":
 			st.nextProducerID = rapid.Int64Range(1, math.MaxInt64).Draw(t, name)
+		case "balance":
+			if rapid.Bool().Draw(t, name) {
+				st.balance = draw(t, reflect.TypeFor[*balance]()).Interface().(*balance)
+				if rapid.Bool().Draw(t, "no plan yet") {
+					st.balance.Plan = nil
+				}
+			}
 		case "brokers":
 			for j := range rapid.IntRange(0, 4).Draw(t, name) {
 				b := draw(t, reflect.TypeFor[Broker]()).Interface().(Broker)
@@ -217,6 +224,7 @@ func requireSameState(t require.TestingT, want, got *state) {
 	require.Equal(t, want.brokers, got.brokers)
 	require.Equal(t, want.configs, got.configs)
 	require.Equal(t, want.chains, got.chains)
+	require.Equal(t, want.balance, got.balance)
 	require.Equal(t, want.identities, got.identities)
 	require.Equal(t, entriesOf(want.topics), entriesOf(got.topics))
 	require.Equal(t, entriesOf(want.tombstones), entriesOf(got.tombstones))
@@ -226,8 +234,11 @@ func requireSameState(t require.TestingT, want, got *state) {
 
 // unexported prints scalars; pointers and slices are compared by their contents in requireSameState.
 func unexported(v reflect.Value) any {
-	if v.Kind() == reflect.Slice {
+	switch v.Kind() {
+	case reflect.Slice:
 		return v.Len()
+	case reflect.Pointer:
+		return v.IsNil()
 	}
 	return v.String() + fmt.Sprint(v)
 }

@@ -23,6 +23,7 @@ type state struct {
 	topics       tree[string, *Topic]
 	tombstones   tree[TopicID, tombstone]
 	chains       []*chain // oldest first, at most maxChains
+	balance      *balance // nil before the balancer first looked
 
 	topicIDs   tree[TopicID, string] // derived: id → name of each topic
 	collisions tree[string, string]  // derived: metric name → name, of topics whose name has '.' or '_'

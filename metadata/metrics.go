@@ -14,6 +14,7 @@ type metrics struct {
 	batch     prometheus.Histogram
 	bytes     prometheus.Counter
 	duration  prometheus.Histogram
+	plans     prometheus.Counter
 	snapshot  atomic.Int64 // unix nanoseconds of the newest snapshot, 0 = none
 	registry  prometheus.Registerer
 	collector prometheus.Collector
@@ -24,6 +25,10 @@ func newMetrics() *metrics {
 		commands: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "millrace_raft_commands_total",
 			Help: "Metadata commands proposed by this broker.",
+		}),
+		plans: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "millrace_rebalance_plans_total",
+			Help: "Plans that the balancer of this broker committed while it was the controller.",
 		}),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "millrace_raft_proposed_bytes_total",
@@ -54,13 +59,18 @@ func (m *metrics) committed(d time.Duration) { m.duration.Observe(d.Seconds()) }
 func (m *metrics) snapshotted() { m.snapshot.Store(time.Now().UnixNano()) }
 
 // register offers the series to registry; close takes them back.
-func (m *metrics) register(registry prometheus.Registerer, r *raft.Raft) error {
+func (m *metrics) register(registry prometheus.Registerer, r *raft.Raft, moves func() *BalancerStatus) error {
 	if registry == nil {
 		return nil
 	}
 	m.collector = &raftCollector{
 		metrics: m,
 		raft:    r,
+		balance: moves,
+		moves: prometheus.NewDesc("millrace_rebalance_moves",
+			"Moves of the balancer's present or last plan by state; at the controller only.", []string{"state"}, nil),
+		remaining: prometheus.NewDesc("millrace_rebalance_bytes_remaining",
+			"Bytes that the balancer's moves have still to copy; at the controller only, absent while not known.", nil, nil),
 		state: prometheus.NewDesc("millrace_raft_state",
 			"1 for the state this broker's Raft server is in.", []string{"state"}, nil),
 		term: prometheus.NewDesc("millrace_raft_term", "Present Raft term.", nil, nil),
@@ -86,17 +96,20 @@ func (m *metrics) close() {
 type raftCollector struct {
 	metrics                                    *metrics
 	raft                                       *raft.Raft
+	balance                                    func() *BalancerStatus // nil answer = not the controller
 	state, term, commit, applied, contact, age *prometheus.Desc
+	moves, remaining                           *prometheus.Desc
 }
 
 func (c *raftCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.state, c.term, c.commit, c.applied, c.contact, c.age} {
+	for _, d := range []*prometheus.Desc{c.state, c.term, c.commit, c.applied, c.contact, c.age, c.moves, c.remaining} {
 		ch <- d
 	}
 	c.metrics.commands.Describe(ch)
 	c.metrics.bytes.Describe(ch)
 	c.metrics.batch.Describe(ch)
 	c.metrics.duration.Describe(ch)
+	c.metrics.plans.Describe(ch)
 }
 
 func (c *raftCollector) Collect(ch chan<- prometheus.Metric) {
@@ -109,6 +122,7 @@ func (c *raftCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(c.state, prometheus.GaugeValue, v, name)
 	}
 	gauge := func(d *prometheus.Desc, v float64) { ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v) }
+	c.collectBalance(ch)
 	gauge(c.term, float64(c.raft.CurrentTerm()))
 	gauge(c.commit, float64(c.raft.CommitIndex()))
 	gauge(c.applied, float64(c.raft.AppliedIndex()))
@@ -124,4 +138,23 @@ func (c *raftCollector) Collect(ch chan<- prometheus.Metric) {
 	c.metrics.bytes.Collect(ch)
 	c.metrics.batch.Collect(ch)
 	c.metrics.duration.Collect(ch)
+	c.metrics.plans.Collect(ch)
+}
+
+// collectBalance tells of the balancer at the controller; a plan is in the metadata, so that others would count it again.
+func (c *raftCollector) collectBalance(ch chan<- prometheus.Metric) {
+	status := c.balance()
+	if status == nil {
+		return
+	}
+	count := map[MoveState]int{MoveWaiting: 0, MoveMoving: 0, MoveDone: 0, MoveFailed: 0, MoveCancelled: 0}
+	for i := range status.Moves {
+		count[status.Moves[i].State]++
+	}
+	for state, n := range count {
+		ch <- prometheus.MustNewConstMetric(c.moves, prometheus.GaugeValue, float64(n), string(state))
+	}
+	if status.BytesRemaining >= 0 {
+		ch <- prometheus.MustNewConstMetric(c.remaining, prometheus.GaugeValue, float64(status.BytesRemaining))
+	}
 }

@@ -51,6 +51,8 @@ func TestMetrics(t *testing.T) {
 		"millrace_raft_snapshot_age_seconds",
 		"millrace_raft_state",
 		"millrace_raft_term",
+		"millrace_rebalance_moves",
+		"millrace_rebalance_plans_total",
 	}, names)
 	require.True(t, slices.IsSorted(names))
 	require.Equal(t, 1.0, values["millrace_raft_state/leader"])

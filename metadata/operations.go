@@ -102,6 +102,11 @@ var (
 		local: (*Store).decommission}
 	opUnregisterBroker = operation[BrokerID, none]{name: "unregister_broker",
 		local: (*Store).unregisterBroker}
+	opPlanBalance = operation[none, BalancerPlan]{name: "plan_balance", repeatable: true, unseen: true,
+		local: (*Store).planBalance}
+	opRunBalance         = operation[none, BalancerPlan]{name: "run_balance", local: (*Store).runBalance}
+	opBalanceStatus      = operation[none, BalancerStatus]{name: "balance_status", repeatable: true, unseen: true, local: (*Store).balanceStatus}
+	opCancelBalance      = operation[none, int]{name: "cancel_balance", local: (*Store).cancelBalance}
 	opUpdateFeatureLevel = operation[uint32, none]{name: "update_feature_level", repeatable: true,
 		local: (*Store).updateFeatureLevel}
 )
@@ -111,6 +116,7 @@ var operations = []served{
 	&opCreateTopics, &opCreatePartitions, &opDeleteTopics, &opAlterConfigs, &opAllocateProducerIDs, &opAlterPartition,
 	&opRegisterBroker, &opAssignBrokerID, &opHeartbeat, &opSuspect, &opElectLeaders, &opAlterReassignments,
 	&opSetMaintenance, &opDecommission, &opUnregisterBroker, &opUpdateFeatureLevel,
+	&opPlanBalance, &opRunBalance, &opBalanceStatus, &opCancelBalance,
 	&opQuorum, &opAddServer, &opRemoveServer, &opTransferLeadership,
 }
 

@@ -79,8 +79,9 @@ type Store struct {
 		m    map[BrokerID]suspicion
 		wake chan struct{}
 	}
-	closing sync.Once
-	closed  error
+	balancer balancer
+	closing  sync.Once
+	closed   error
 
 	// publishing orders the two sources of an Image: applied entries and a changed controller.
 	publishing struct {
@@ -116,6 +117,7 @@ func Open(cfg Config) (_ *Store, err error) {
 	s.lifetime, s.end = context.WithCancel(context.Background())
 	s.former = NoBroker
 	s.suspicions.m, s.suspicions.wake = make(map[BrokerID]suspicion), make(chan struct{}, 1)
+	s.balancer.now = time.Now
 	s.ready.c = make(chan struct{})
 	s.failed.c = make(chan struct{})
 	s.random.Rand = cfg.Rand
@@ -188,7 +190,7 @@ func Open(cfg Config) (_ *Store, err error) {
 	if self == aloneInQuorum {
 		s.Elect()
 	}
-	if err := s.metrics.register(cfg.Registerer, s.raft); err != nil {
+	if err := s.metrics.register(cfg.Registerer, s.raft, s.rebalance); err != nil {
 		return nil, fmt.Errorf("register metrics of metadata: %w", err)
 	}
 	s.proposer = newProposer(s.raft, s.metrics)
@@ -198,6 +200,9 @@ func Open(cfg Config) (_ *Store, err error) {
 	s.running.Go(s.followLeadership)
 	s.running.Go(s.tellSuspicions)
 	s.running.Go(s.control)
+	if cfg.Balance {
+		s.running.Go(s.balance)
+	}
 	s.running.Go(s.keepQuorum)
 	return s, nil
 }

@@ -69,6 +69,12 @@ type Config struct {
 	// LogEnds asks a live broker how far its replicas reach, for an unclean election. Nil = elections go by the order of
 	// the replicas, the last known leader first.
 	LogEnds func(ctx context.Context, b *Broker, partitions []TopicPartition) ([]LogEnd, error)
+	// ReplicaBytes asks a live broker how large its copies of partitions are, -1 for one that it has not, so that the balancer
+	// can say how far moves are. Nil = it can't.
+	ReplicaBytes func(ctx context.Context, b *Broker, partitions []TopicPartition) ([]int64, error)
+	// Balance runs the balancer while this broker is the controller. Orders are carried out without it too, but nothing
+	// begins their moves.
+	Balance bool
 	// SessionTimeout is broker.session.timeout.ms: after how long without a heartbeat a broker is fenced.
 	SessionTimeout time.Duration
 	// HeartbeatInterval is broker.heartbeat.interval.ms: how often a broker should send a heartbeat. This package itself
@@ -90,6 +96,8 @@ type Config struct {
 
 	// wrapLogs lets tests put a failing log under the guard.
 	wrapLogs func(raft.LogStore) raft.LogStore
+	// joinSettles lets tests have the balancer act at once; 0 = after five seconds.
+	joinSettles time.Duration
 }
 
 // Default returns a configuration without Dir and ids.

@@ -193,6 +193,8 @@ func (b *Broker) openStore(context.Context) error {
 		cfg.Forwarder = b.peers
 		cfg.Probe = b.peers.Probe
 		cfg.Moved = b.moved
+		cfg.Balance = true
+		cfg.ReplicaBytes = b.replicaBytes
 	}
 	cfg.Logger = b.logger.With("part", "metadata")
 	cfg.Registerer = b.registry
@@ -378,6 +380,9 @@ func (b *Broker) openReplicas(ctx context.Context) error {
 		return fmt.Errorf("open partitions: %w", err)
 	}
 	b.replicas = replicas
+	if b.peers != nil {
+		handle(b.peers, replicaBytesMethod, b.serveReplicaBytes)
+	}
 	if err := replicas.Ready(ctx); err != nil {
 		return errors.Join(fmt.Errorf("open partitions: %w", err), replicas.Close())
 	}

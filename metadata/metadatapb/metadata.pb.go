@@ -48,6 +48,7 @@ const (
 	CommandType_COMMAND_UNREGISTER_BROKER     CommandType = 15
 	CommandType_COMMAND_SET_FEATURE_LEVEL     CommandType = 16
 	CommandType_COMMAND_PRUNE_TOMBSTONES      CommandType = 17
+	CommandType_COMMAND_ALTER_BALANCE         CommandType = 30
 )
 
 // Enum value maps for CommandType.
@@ -71,6 +72,7 @@ var (
 		15: "COMMAND_UNREGISTER_BROKER",
 		16: "COMMAND_SET_FEATURE_LEVEL",
 		17: "COMMAND_PRUNE_TOMBSTONES",
+		30: "COMMAND_ALTER_BALANCE",
 	}
 	CommandType_value = map[string]int32{
 		"COMMAND_UNSPECIFIED":           0,
@@ -91,6 +93,7 @@ var (
 		"COMMAND_UNREGISTER_BROKER":     15,
 		"COMMAND_SET_FEATURE_LEVEL":     16,
 		"COMMAND_PRUNE_TOMBSTONES":      17,
+		"COMMAND_ALTER_BALANCE":         30,
 	}
 )
 
@@ -1443,6 +1446,551 @@ func (x *PruneTombstones) GetThrough() uint64 {
 	return 0
 }
 
+// AlterBalance changes what the balancer remembers. What it does not name stays.
+type AlterBalance struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	ExpectedVersion uint64                 `protobuf:"varint,1,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
+	Plan            *BalancePlan           `protobuf:"bytes,2,opt,name=plan,proto3" json:"plan,omitempty"`
+	Updates         []*BalanceUpdate       `protobuf:"bytes,3,rep,name=updates,proto3" json:"updates,omitempty"`
+	Seen            *BalanceSeen           `protobuf:"bytes,4,opt,name=seen,proto3" json:"seen,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *AlterBalance) Reset() {
+	*x = AlterBalance{}
+	mi := &file_metadata_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AlterBalance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AlterBalance) ProtoMessage() {}
+
+func (x *AlterBalance) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AlterBalance.ProtoReflect.Descriptor instead.
+func (*AlterBalance) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *AlterBalance) GetExpectedVersion() uint64 {
+	if x != nil {
+		return x.ExpectedVersion
+	}
+	return 0
+}
+
+func (x *AlterBalance) GetPlan() *BalancePlan {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+func (x *AlterBalance) GetUpdates() []*BalanceUpdate {
+	if x != nil {
+		return x.Updates
+	}
+	return nil
+}
+
+func (x *AlterBalance) GetSeen() *BalanceSeen {
+	if x != nil {
+		return x.Seen
+	}
+	return nil
+}
+
+// BalancePlan is a plan with its moves.
+type BalancePlan struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            []byte                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Trigger       string                 `protobuf:"bytes,2,opt,name=trigger,proto3" json:"trigger,omitempty"`
+	Dropping      []int32                `protobuf:"varint,3,rep,packed,name=dropping,proto3" json:"dropping,omitempty"` // brokers that it empties
+	Cannot        []string               `protobuf:"bytes,4,rep,name=cannot,proto3" json:"cannot,omitempty"`
+	Reasons       []string               `protobuf:"bytes,5,rep,name=reasons,proto3" json:"reasons,omitempty"` // of the moves, which name them by index
+	Moves         []*BalanceMove         `protobuf:"bytes,6,rep,name=moves,proto3" json:"moves,omitempty"`
+	Cancelled     bool                   `protobuf:"varint,7,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	PlannedMillis int64                  `protobuf:"varint,8,opt,name=planned_millis,json=plannedMillis,proto3" json:"planned_millis,omitempty"` // unix
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BalancePlan) Reset() {
+	*x = BalancePlan{}
+	mi := &file_metadata_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BalancePlan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BalancePlan) ProtoMessage() {}
+
+func (x *BalancePlan) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BalancePlan.ProtoReflect.Descriptor instead.
+func (*BalancePlan) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *BalancePlan) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *BalancePlan) GetTrigger() string {
+	if x != nil {
+		return x.Trigger
+	}
+	return ""
+}
+
+func (x *BalancePlan) GetDropping() []int32 {
+	if x != nil {
+		return x.Dropping
+	}
+	return nil
+}
+
+func (x *BalancePlan) GetCannot() []string {
+	if x != nil {
+		return x.Cannot
+	}
+	return nil
+}
+
+func (x *BalancePlan) GetReasons() []string {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *BalancePlan) GetMoves() []*BalanceMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *BalancePlan) GetCancelled() bool {
+	if x != nil {
+		return x.Cancelled
+	}
+	return false
+}
+
+func (x *BalancePlan) GetPlannedMillis() int64 {
+	if x != nil {
+		return x.PlannedMillis
+	}
+	return 0
+}
+
+type BalanceMove struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TopicId       []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
+	Topic         string                 `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
+	Partition     uint32                 `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
+	From          int32                  `protobuf:"varint,4,opt,name=from,proto3" json:"from,omitempty"` // -1 = none, like to
+	To            int32                  `protobuf:"varint,5,opt,name=to,proto3" json:"to,omitempty"`
+	Replicas      []int32                `protobuf:"varint,6,rep,packed,name=replicas,proto3" json:"replicas,omitempty"`
+	Reason        uint32                 `protobuf:"varint,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	State         string                 `protobuf:"bytes,8,opt,name=state,proto3" json:"state,omitempty"`
+	Trouble       string                 `protobuf:"bytes,9,opt,name=trouble,proto3" json:"trouble,omitempty"`
+	BeganMillis   int64                  `protobuf:"varint,10,opt,name=began_millis,json=beganMillis,proto3" json:"began_millis,omitempty"`
+	EndedMillis   int64                  `protobuf:"varint,11,opt,name=ended_millis,json=endedMillis,proto3" json:"ended_millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BalanceMove) Reset() {
+	*x = BalanceMove{}
+	mi := &file_metadata_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BalanceMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BalanceMove) ProtoMessage() {}
+
+func (x *BalanceMove) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BalanceMove.ProtoReflect.Descriptor instead.
+func (*BalanceMove) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *BalanceMove) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *BalanceMove) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *BalanceMove) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *BalanceMove) GetFrom() int32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *BalanceMove) GetTo() int32 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *BalanceMove) GetReplicas() []int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *BalanceMove) GetReason() uint32 {
+	if x != nil {
+		return x.Reason
+	}
+	return 0
+}
+
+func (x *BalanceMove) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *BalanceMove) GetTrouble() string {
+	if x != nil {
+		return x.Trouble
+	}
+	return ""
+}
+
+func (x *BalanceMove) GetBeganMillis() int64 {
+	if x != nil {
+		return x.BeganMillis
+	}
+	return 0
+}
+
+func (x *BalanceMove) GetEndedMillis() int64 {
+	if x != nil {
+		return x.EndedMillis
+	}
+	return 0
+}
+
+// BalanceUpdate replaces what may change of a move of the present plan.
+type BalanceUpdate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Move          uint32                 `protobuf:"varint,1,opt,name=move,proto3" json:"move,omitempty"`
+	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Trouble       string                 `protobuf:"bytes,3,opt,name=trouble,proto3" json:"trouble,omitempty"`
+	BeganMillis   int64                  `protobuf:"varint,4,opt,name=began_millis,json=beganMillis,proto3" json:"began_millis,omitempty"`
+	EndedMillis   int64                  `protobuf:"varint,5,opt,name=ended_millis,json=endedMillis,proto3" json:"ended_millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BalanceUpdate) Reset() {
+	*x = BalanceUpdate{}
+	mi := &file_metadata_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BalanceUpdate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BalanceUpdate) ProtoMessage() {}
+
+func (x *BalanceUpdate) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BalanceUpdate.ProtoReflect.Descriptor instead.
+func (*BalanceUpdate) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *BalanceUpdate) GetMove() uint32 {
+	if x != nil {
+		return x.Move
+	}
+	return 0
+}
+
+func (x *BalanceUpdate) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *BalanceUpdate) GetTrouble() string {
+	if x != nil {
+		return x.Trouble
+	}
+	return ""
+}
+
+func (x *BalanceUpdate) GetBeganMillis() int64 {
+	if x != nil {
+		return x.BeganMillis
+	}
+	return 0
+}
+
+func (x *BalanceUpdate) GetEndedMillis() int64 {
+	if x != nil {
+		return x.EndedMillis
+	}
+	return 0
+}
+
+// BalanceSeen says which brokers the balancer knows.
+type BalanceSeen struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Takers        []int32                `protobuf:"varint,1,rep,packed,name=takers,proto3" json:"takers,omitempty"` // ascending
+	Away          []*BalanceAway         `protobuf:"bytes,2,rep,name=away,proto3" json:"away,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BalanceSeen) Reset() {
+	*x = BalanceSeen{}
+	mi := &file_metadata_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BalanceSeen) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BalanceSeen) ProtoMessage() {}
+
+func (x *BalanceSeen) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BalanceSeen.ProtoReflect.Descriptor instead.
+func (*BalanceSeen) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *BalanceSeen) GetTakers() []int32 {
+	if x != nil {
+		return x.Takers
+	}
+	return nil
+}
+
+func (x *BalanceSeen) GetAway() []*BalanceAway {
+	if x != nil {
+		return x.Away
+	}
+	return nil
+}
+
+// BalanceAway says since when a broker is fenced.
+type BalanceAway struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Broker        int32                  `protobuf:"varint,1,opt,name=broker,proto3" json:"broker,omitempty"`
+	FencedIndex   uint64                 `protobuf:"varint,2,opt,name=fenced_index,json=fencedIndex,proto3" json:"fenced_index,omitempty"`
+	SinceMillis   int64                  `protobuf:"varint,3,opt,name=since_millis,json=sinceMillis,proto3" json:"since_millis,omitempty"` // unix
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BalanceAway) Reset() {
+	*x = BalanceAway{}
+	mi := &file_metadata_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BalanceAway) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BalanceAway) ProtoMessage() {}
+
+func (x *BalanceAway) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BalanceAway.ProtoReflect.Descriptor instead.
+func (*BalanceAway) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *BalanceAway) GetBroker() int32 {
+	if x != nil {
+		return x.Broker
+	}
+	return 0
+}
+
+func (x *BalanceAway) GetFencedIndex() uint64 {
+	if x != nil {
+		return x.FencedIndex
+	}
+	return 0
+}
+
+func (x *BalanceAway) GetSinceMillis() int64 {
+	if x != nil {
+		return x.SinceMillis
+	}
+	return 0
+}
+
+type SnapshotBalance struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Plan          *BalancePlan           `protobuf:"bytes,2,opt,name=plan,proto3" json:"plan,omitempty"`
+	Seen          *BalanceSeen           `protobuf:"bytes,3,opt,name=seen,proto3" json:"seen,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotBalance) Reset() {
+	*x = SnapshotBalance{}
+	mi := &file_metadata_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotBalance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotBalance) ProtoMessage() {}
+
+func (x *SnapshotBalance) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotBalance.ProtoReflect.Descriptor instead.
+func (*SnapshotBalance) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *SnapshotBalance) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *SnapshotBalance) GetPlan() *BalancePlan {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+func (x *SnapshotBalance) GetSeen() *BalanceSeen {
+	if x != nil {
+		return x.Seen
+	}
+	return nil
+}
+
 type CreateTopic struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	TopicId       []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
@@ -1455,7 +2003,7 @@ type CreateTopic struct {
 
 func (x *CreateTopic) Reset() {
 	*x = CreateTopic{}
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +2015,7 @@ func (x *CreateTopic) String() string {
 func (*CreateTopic) ProtoMessage() {}
 
 func (x *CreateTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +2028,7 @@ func (x *CreateTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTopic.ProtoReflect.Descriptor instead.
 func (*CreateTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{17}
+	return file_metadata_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CreateTopic) GetTopicId() []byte {
@@ -1521,7 +2069,7 @@ type DeleteTopic struct {
 
 func (x *DeleteTopic) Reset() {
 	*x = DeleteTopic{}
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +2081,7 @@ func (x *DeleteTopic) String() string {
 func (*DeleteTopic) ProtoMessage() {}
 
 func (x *DeleteTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[18]
+	mi := &file_metadata_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +2094,7 @@ func (x *DeleteTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTopic.ProtoReflect.Descriptor instead.
 func (*DeleteTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{18}
+	return file_metadata_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeleteTopic) GetRequestId() []byte {
@@ -1574,7 +2122,7 @@ type CreatePartitions struct {
 
 func (x *CreatePartitions) Reset() {
 	*x = CreatePartitions{}
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +2134,7 @@ func (x *CreatePartitions) String() string {
 func (*CreatePartitions) ProtoMessage() {}
 
 func (x *CreatePartitions) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[19]
+	mi := &file_metadata_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +2147,7 @@ func (x *CreatePartitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePartitions.ProtoReflect.Descriptor instead.
 func (*CreatePartitions) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{19}
+	return file_metadata_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CreatePartitions) GetTopicId() []byte {
@@ -1636,7 +2184,7 @@ type AlterConfigs struct {
 
 func (x *AlterConfigs) Reset() {
 	*x = AlterConfigs{}
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1648,7 +2196,7 @@ func (x *AlterConfigs) String() string {
 func (*AlterConfigs) ProtoMessage() {}
 
 func (x *AlterConfigs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[20]
+	mi := &file_metadata_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1661,7 +2209,7 @@ func (x *AlterConfigs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterConfigs.ProtoReflect.Descriptor instead.
 func (*AlterConfigs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{20}
+	return file_metadata_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AlterConfigs) GetTopicId() []byte {
@@ -1709,7 +2257,7 @@ type AllocateProducerIDs struct {
 
 func (x *AllocateProducerIDs) Reset() {
 	*x = AllocateProducerIDs{}
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1721,7 +2269,7 @@ func (x *AllocateProducerIDs) String() string {
 func (*AllocateProducerIDs) ProtoMessage() {}
 
 func (x *AllocateProducerIDs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[21]
+	mi := &file_metadata_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1734,7 +2282,7 @@ func (x *AllocateProducerIDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocateProducerIDs.ProtoReflect.Descriptor instead.
 func (*AllocateProducerIDs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{21}
+	return file_metadata_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AllocateProducerIDs) GetExpectedNext() int64 {
@@ -1768,7 +2316,7 @@ type AlterPartition struct {
 
 func (x *AlterPartition) Reset() {
 	*x = AlterPartition{}
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1780,7 +2328,7 @@ func (x *AlterPartition) String() string {
 func (*AlterPartition) ProtoMessage() {}
 
 func (x *AlterPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[22]
+	mi := &file_metadata_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1793,7 +2341,7 @@ func (x *AlterPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterPartition.ProtoReflect.Descriptor instead.
 func (*AlterPartition) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{22}
+	return file_metadata_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AlterPartition) GetLeader() int32 {
@@ -1872,7 +2420,7 @@ type ChainPart struct {
 
 func (x *ChainPart) Reset() {
 	*x = ChainPart{}
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1884,7 +2432,7 @@ func (x *ChainPart) String() string {
 func (*ChainPart) ProtoMessage() {}
 
 func (x *ChainPart) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1897,7 +2445,7 @@ func (x *ChainPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainPart.ProtoReflect.Descriptor instead.
 func (*ChainPart) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{23}
+	return file_metadata_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ChainPart) GetChainId() []byte {
@@ -1942,6 +2490,7 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Chain
 	//	*SnapshotRecord_Footer
 	//	*SnapshotRecord_Identity
+	//	*SnapshotRecord_Balance
 	Record        isSnapshotRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1949,7 +2498,7 @@ type SnapshotRecord struct {
 
 func (x *SnapshotRecord) Reset() {
 	*x = SnapshotRecord{}
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1961,7 +2510,7 @@ func (x *SnapshotRecord) String() string {
 func (*SnapshotRecord) ProtoMessage() {}
 
 func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1974,7 +2523,7 @@ func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRecord.ProtoReflect.Descriptor instead.
 func (*SnapshotRecord) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{24}
+	return file_metadata_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SnapshotRecord) GetRecord() isSnapshotRecord_Record {
@@ -2065,6 +2614,15 @@ func (x *SnapshotRecord) GetIdentity() *SnapshotIdentity {
 	return nil
 }
 
+func (x *SnapshotRecord) GetBalance() *SnapshotBalance {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_Balance); ok {
+			return x.Balance
+		}
+	}
+	return nil
+}
+
 type isSnapshotRecord_Record interface {
 	isSnapshotRecord_Record()
 }
@@ -2105,6 +2663,10 @@ type SnapshotRecord_Identity struct {
 	Identity *SnapshotIdentity `protobuf:"bytes,9,opt,name=identity,proto3,oneof"` // after configs
 }
 
+type SnapshotRecord_Balance struct {
+	Balance *SnapshotBalance `protobuf:"bytes,10,opt,name=balance,proto3,oneof"` // after chains, if there is any
+}
+
 func (*SnapshotRecord_Header) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_Broker) isSnapshotRecord_Record() {}
@@ -2123,6 +2685,8 @@ func (*SnapshotRecord_Footer) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_Identity) isSnapshotRecord_Record() {}
 
+func (*SnapshotRecord_Balance) isSnapshotRecord_Record() {}
+
 type SnapshotHeader struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Index           uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"` // of the last entry with commands
@@ -2137,7 +2701,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2149,7 +2713,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2162,7 +2726,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{25}
+	return file_metadata_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SnapshotHeader) GetIndex() uint64 {
@@ -2219,7 +2783,7 @@ type SnapshotIdentity struct {
 
 func (x *SnapshotIdentity) Reset() {
 	*x = SnapshotIdentity{}
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2231,7 +2795,7 @@ func (x *SnapshotIdentity) String() string {
 func (*SnapshotIdentity) ProtoMessage() {}
 
 func (x *SnapshotIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2244,7 +2808,7 @@ func (x *SnapshotIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotIdentity.ProtoReflect.Descriptor instead.
 func (*SnapshotIdentity) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{26}
+	return file_metadata_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SnapshotIdentity) GetDirectory() []byte {
@@ -2279,7 +2843,7 @@ type SnapshotConfigs struct {
 
 func (x *SnapshotConfigs) Reset() {
 	*x = SnapshotConfigs{}
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2291,7 +2855,7 @@ func (x *SnapshotConfigs) String() string {
 func (*SnapshotConfigs) ProtoMessage() {}
 
 func (x *SnapshotConfigs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2304,7 +2868,7 @@ func (x *SnapshotConfigs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotConfigs.ProtoReflect.Descriptor instead.
 func (*SnapshotConfigs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{27}
+	return file_metadata_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SnapshotConfigs) GetBrokerId() int32 {
@@ -2341,7 +2905,7 @@ type SnapshotTopic struct {
 
 func (x *SnapshotTopic) Reset() {
 	*x = SnapshotTopic{}
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2353,7 +2917,7 @@ func (x *SnapshotTopic) String() string {
 func (*SnapshotTopic) ProtoMessage() {}
 
 func (x *SnapshotTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2366,7 +2930,7 @@ func (x *SnapshotTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTopic.ProtoReflect.Descriptor instead.
 func (*SnapshotTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{28}
+	return file_metadata_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SnapshotTopic) GetTopicId() []byte {
@@ -2427,7 +2991,7 @@ type SnapshotPartitions struct {
 
 func (x *SnapshotPartitions) Reset() {
 	*x = SnapshotPartitions{}
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2439,7 +3003,7 @@ func (x *SnapshotPartitions) String() string {
 func (*SnapshotPartitions) ProtoMessage() {}
 
 func (x *SnapshotPartitions) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2452,7 +3016,7 @@ func (x *SnapshotPartitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotPartitions.ProtoReflect.Descriptor instead.
 func (*SnapshotPartitions) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{29}
+	return file_metadata_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SnapshotPartitions) GetPlacement() *Placement {
@@ -2564,7 +3128,7 @@ type SnapshotTombstones struct {
 
 func (x *SnapshotTombstones) Reset() {
 	*x = SnapshotTombstones{}
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2576,7 +3140,7 @@ func (x *SnapshotTombstones) String() string {
 func (*SnapshotTombstones) ProtoMessage() {}
 
 func (x *SnapshotTombstones) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +3153,7 @@ func (x *SnapshotTombstones) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTombstones.ProtoReflect.Descriptor instead.
 func (*SnapshotTombstones) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{30}
+	return file_metadata_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SnapshotTombstones) GetTopicIds() []byte {
@@ -2624,7 +3188,7 @@ type SnapshotChain struct {
 
 func (x *SnapshotChain) Reset() {
 	*x = SnapshotChain{}
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2636,7 +3200,7 @@ func (x *SnapshotChain) String() string {
 func (*SnapshotChain) ProtoMessage() {}
 
 func (x *SnapshotChain) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2649,7 +3213,7 @@ func (x *SnapshotChain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChain.ProtoReflect.Descriptor instead.
 func (*SnapshotChain) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{31}
+	return file_metadata_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SnapshotChain) GetChainId() []byte {
@@ -2682,7 +3246,7 @@ type SnapshotFooter struct {
 
 func (x *SnapshotFooter) Reset() {
 	*x = SnapshotFooter{}
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2694,7 +3258,7 @@ func (x *SnapshotFooter) String() string {
 func (*SnapshotFooter) ProtoMessage() {}
 
 func (x *SnapshotFooter) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2707,7 +3271,7 @@ func (x *SnapshotFooter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotFooter.ProtoReflect.Descriptor instead.
 func (*SnapshotFooter) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{32}
+	return file_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SnapshotFooter) GetRecords() uint64 {
@@ -2828,7 +3392,51 @@ const file_metadata_proto_rawDesc = "" +
 	"\bexpected\x18\x01 \x01(\rR\bexpected\x12\x14\n" +
 	"\x05level\x18\x02 \x01(\rR\x05level\"+\n" +
 	"\x0fPruneTombstones\x12\x18\n" +
-	"\athrough\x18\x01 \x01(\x04R\athrough\"\xaf\x01\n" +
+	"\athrough\x18\x01 \x01(\x04R\athrough\"\xdd\x01\n" +
+	"\fAlterBalance\x12)\n" +
+	"\x10expected_version\x18\x01 \x01(\x04R\x0fexpectedVersion\x122\n" +
+	"\x04plan\x18\x02 \x01(\v2\x1e.millrace.metadata.BalancePlanR\x04plan\x12:\n" +
+	"\aupdates\x18\x03 \x03(\v2 .millrace.metadata.BalanceUpdateR\aupdates\x122\n" +
+	"\x04seen\x18\x04 \x01(\v2\x1e.millrace.metadata.BalanceSeenR\x04seen\"\x80\x02\n" +
+	"\vBalancePlan\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\fR\x02id\x12\x18\n" +
+	"\atrigger\x18\x02 \x01(\tR\atrigger\x12\x1a\n" +
+	"\bdropping\x18\x03 \x03(\x05R\bdropping\x12\x16\n" +
+	"\x06cannot\x18\x04 \x03(\tR\x06cannot\x12\x18\n" +
+	"\areasons\x18\x05 \x03(\tR\areasons\x124\n" +
+	"\x05moves\x18\x06 \x03(\v2\x1e.millrace.metadata.BalanceMoveR\x05moves\x12\x1c\n" +
+	"\tcancelled\x18\a \x01(\bR\tcancelled\x12%\n" +
+	"\x0eplanned_millis\x18\b \x01(\x03R\rplannedMillis\"\xaa\x02\n" +
+	"\vBalanceMove\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x14\n" +
+	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x1c\n" +
+	"\tpartition\x18\x03 \x01(\rR\tpartition\x12\x12\n" +
+	"\x04from\x18\x04 \x01(\x05R\x04from\x12\x0e\n" +
+	"\x02to\x18\x05 \x01(\x05R\x02to\x12\x1a\n" +
+	"\breplicas\x18\x06 \x03(\x05R\breplicas\x12\x16\n" +
+	"\x06reason\x18\a \x01(\rR\x06reason\x12\x14\n" +
+	"\x05state\x18\b \x01(\tR\x05state\x12\x18\n" +
+	"\atrouble\x18\t \x01(\tR\atrouble\x12!\n" +
+	"\fbegan_millis\x18\n" +
+	" \x01(\x03R\vbeganMillis\x12!\n" +
+	"\fended_millis\x18\v \x01(\x03R\vendedMillis\"\x99\x01\n" +
+	"\rBalanceUpdate\x12\x12\n" +
+	"\x04move\x18\x01 \x01(\rR\x04move\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x18\n" +
+	"\atrouble\x18\x03 \x01(\tR\atrouble\x12!\n" +
+	"\fbegan_millis\x18\x04 \x01(\x03R\vbeganMillis\x12!\n" +
+	"\fended_millis\x18\x05 \x01(\x03R\vendedMillis\"Y\n" +
+	"\vBalanceSeen\x12\x16\n" +
+	"\x06takers\x18\x01 \x03(\x05R\x06takers\x122\n" +
+	"\x04away\x18\x02 \x03(\v2\x1e.millrace.metadata.BalanceAwayR\x04away\"k\n" +
+	"\vBalanceAway\x12\x16\n" +
+	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12!\n" +
+	"\ffenced_index\x18\x02 \x01(\x04R\vfencedIndex\x12!\n" +
+	"\fsince_millis\x18\x03 \x01(\x03R\vsinceMillis\"\x93\x01\n" +
+	"\x0fSnapshotBalance\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x122\n" +
+	"\x04plan\x18\x02 \x01(\v2\x1e.millrace.metadata.BalancePlanR\x04plan\x122\n" +
+	"\x04seen\x18\x03 \x01(\v2\x1e.millrace.metadata.BalanceSeenR\x04seen\"\xaf\x01\n" +
 	"\vCreateTopic\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x125\n" +
@@ -2865,7 +3473,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\bchain_id\x18\x01 \x01(\fR\achainId\x12\x12\n" +
 	"\x04part\x18\x02 \x01(\rR\x04part\x12\x14\n" +
 	"\x05parts\x18\x03 \x01(\rR\x05parts\x12\x12\n" +
-	"\x04data\x18\x04 \x01(\fR\x04data\"\xd2\x04\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\"\x92\x05\n" +
 	"\x0eSnapshotRecord\x12;\n" +
 	"\x06header\x18\x01 \x01(\v2!.millrace.metadata.SnapshotHeaderH\x00R\x06header\x123\n" +
 	"\x06broker\x18\x02 \x01(\v2\x19.millrace.metadata.BrokerH\x00R\x06broker\x12>\n" +
@@ -2879,7 +3487,9 @@ const file_metadata_proto_rawDesc = "" +
 	"tombstones\x128\n" +
 	"\x05chain\x18\a \x01(\v2 .millrace.metadata.SnapshotChainH\x00R\x05chain\x12;\n" +
 	"\x06footer\x18\b \x01(\v2!.millrace.metadata.SnapshotFooterH\x00R\x06footer\x12A\n" +
-	"\bidentity\x18\t \x01(\v2#.millrace.metadata.SnapshotIdentityH\x00R\bidentityB\b\n" +
+	"\bidentity\x18\t \x01(\v2#.millrace.metadata.SnapshotIdentityH\x00R\bidentity\x12>\n" +
+	"\abalance\x18\n" +
+	" \x01(\v2\".millrace.metadata.SnapshotBalanceH\x00R\abalanceB\b\n" +
 	"\x06record\"\xe6\x01\n" +
 	"\x0eSnapshotHeader\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x1d\n" +
@@ -2933,7 +3543,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05parts\x18\x02 \x01(\rR\x05parts\x12\x16\n" +
 	"\x06bodies\x18\x03 \x03(\fR\x06bodies\"*\n" +
 	"\x0eSnapshotFooter\x12\x18\n" +
-	"\arecords\x18\x01 \x01(\x04R\arecords*\x90\x04\n" +
+	"\arecords\x18\x01 \x01(\x04R\arecords*\xab\x04\n" +
 	"\vCommandType\x12\x17\n" +
 	"\x13COMMAND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14COMMAND_INIT_CLUSTER\x10\x01\x12\x1b\n" +
@@ -2953,7 +3563,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x1aCOMMAND_REASSIGN_PARTITION\x10\x0e\x12\x1d\n" +
 	"\x19COMMAND_UNREGISTER_BROKER\x10\x0f\x12\x1d\n" +
 	"\x19COMMAND_SET_FEATURE_LEVEL\x10\x10\x12\x1c\n" +
-	"\x18COMMAND_PRUNE_TOMBSTONES\x10\x11*=\n" +
+	"\x18COMMAND_PRUNE_TOMBSTONES\x10\x11\x12\x19\n" +
+	"\x15COMMAND_ALTER_BALANCE\x10\x1e*=\n" +
 	"\x06Switch\x12\x14\n" +
 	"\x10SWITCH_UNCHANGED\x10\x00\x12\r\n" +
 	"\tSWITCH_ON\x10\x01\x12\x0e\n" +
@@ -2973,7 +3584,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_metadata_proto_goTypes = []any{
 	(CommandType)(0),            // 0: millrace.metadata.CommandType
 	(Switch)(0),                 // 1: millrace.metadata.Switch
@@ -2994,22 +3605,29 @@ var file_metadata_proto_goTypes = []any{
 	(*UnregisterBroker)(nil),    // 16: millrace.metadata.UnregisterBroker
 	(*SetFeatureLevel)(nil),     // 17: millrace.metadata.SetFeatureLevel
 	(*PruneTombstones)(nil),     // 18: millrace.metadata.PruneTombstones
-	(*CreateTopic)(nil),         // 19: millrace.metadata.CreateTopic
-	(*DeleteTopic)(nil),         // 20: millrace.metadata.DeleteTopic
-	(*CreatePartitions)(nil),    // 21: millrace.metadata.CreatePartitions
-	(*AlterConfigs)(nil),        // 22: millrace.metadata.AlterConfigs
-	(*AllocateProducerIDs)(nil), // 23: millrace.metadata.AllocateProducerIDs
-	(*AlterPartition)(nil),      // 24: millrace.metadata.AlterPartition
-	(*ChainPart)(nil),           // 25: millrace.metadata.ChainPart
-	(*SnapshotRecord)(nil),      // 26: millrace.metadata.SnapshotRecord
-	(*SnapshotHeader)(nil),      // 27: millrace.metadata.SnapshotHeader
-	(*SnapshotIdentity)(nil),    // 28: millrace.metadata.SnapshotIdentity
-	(*SnapshotConfigs)(nil),     // 29: millrace.metadata.SnapshotConfigs
-	(*SnapshotTopic)(nil),       // 30: millrace.metadata.SnapshotTopic
-	(*SnapshotPartitions)(nil),  // 31: millrace.metadata.SnapshotPartitions
-	(*SnapshotTombstones)(nil),  // 32: millrace.metadata.SnapshotTombstones
-	(*SnapshotChain)(nil),       // 33: millrace.metadata.SnapshotChain
-	(*SnapshotFooter)(nil),      // 34: millrace.metadata.SnapshotFooter
+	(*AlterBalance)(nil),        // 19: millrace.metadata.AlterBalance
+	(*BalancePlan)(nil),         // 20: millrace.metadata.BalancePlan
+	(*BalanceMove)(nil),         // 21: millrace.metadata.BalanceMove
+	(*BalanceUpdate)(nil),       // 22: millrace.metadata.BalanceUpdate
+	(*BalanceSeen)(nil),         // 23: millrace.metadata.BalanceSeen
+	(*BalanceAway)(nil),         // 24: millrace.metadata.BalanceAway
+	(*SnapshotBalance)(nil),     // 25: millrace.metadata.SnapshotBalance
+	(*CreateTopic)(nil),         // 26: millrace.metadata.CreateTopic
+	(*DeleteTopic)(nil),         // 27: millrace.metadata.DeleteTopic
+	(*CreatePartitions)(nil),    // 28: millrace.metadata.CreatePartitions
+	(*AlterConfigs)(nil),        // 29: millrace.metadata.AlterConfigs
+	(*AllocateProducerIDs)(nil), // 30: millrace.metadata.AllocateProducerIDs
+	(*AlterPartition)(nil),      // 31: millrace.metadata.AlterPartition
+	(*ChainPart)(nil),           // 32: millrace.metadata.ChainPart
+	(*SnapshotRecord)(nil),      // 33: millrace.metadata.SnapshotRecord
+	(*SnapshotHeader)(nil),      // 34: millrace.metadata.SnapshotHeader
+	(*SnapshotIdentity)(nil),    // 35: millrace.metadata.SnapshotIdentity
+	(*SnapshotConfigs)(nil),     // 36: millrace.metadata.SnapshotConfigs
+	(*SnapshotTopic)(nil),       // 37: millrace.metadata.SnapshotTopic
+	(*SnapshotPartitions)(nil),  // 38: millrace.metadata.SnapshotPartitions
+	(*SnapshotTombstones)(nil),  // 39: millrace.metadata.SnapshotTombstones
+	(*SnapshotChain)(nil),       // 40: millrace.metadata.SnapshotChain
+	(*SnapshotFooter)(nil),      // 41: millrace.metadata.SnapshotFooter
 }
 var file_metadata_proto_depIdxs = []int32{
 	3,  // 0: millrace.metadata.Entry.commands:type_name -> millrace.metadata.Command
@@ -3025,27 +3643,35 @@ var file_metadata_proto_depIdxs = []int32{
 	10, // 10: millrace.metadata.AlterPartitions.policy:type_name -> millrace.metadata.PartitionPolicy
 	10, // 11: millrace.metadata.ElectLeaders.policy:type_name -> millrace.metadata.PartitionPolicy
 	10, // 12: millrace.metadata.ReassignPartition.policy:type_name -> millrace.metadata.PartitionPolicy
-	4,  // 13: millrace.metadata.CreateTopic.configs:type_name -> millrace.metadata.KeyValue
-	7,  // 14: millrace.metadata.CreateTopic.placement:type_name -> millrace.metadata.Placement
-	7,  // 15: millrace.metadata.CreatePartitions.placement:type_name -> millrace.metadata.Placement
-	4,  // 16: millrace.metadata.AlterConfigs.set:type_name -> millrace.metadata.KeyValue
-	27, // 17: millrace.metadata.SnapshotRecord.header:type_name -> millrace.metadata.SnapshotHeader
-	6,  // 18: millrace.metadata.SnapshotRecord.broker:type_name -> millrace.metadata.Broker
-	29, // 19: millrace.metadata.SnapshotRecord.configs:type_name -> millrace.metadata.SnapshotConfigs
-	30, // 20: millrace.metadata.SnapshotRecord.topic:type_name -> millrace.metadata.SnapshotTopic
-	31, // 21: millrace.metadata.SnapshotRecord.partitions:type_name -> millrace.metadata.SnapshotPartitions
-	32, // 22: millrace.metadata.SnapshotRecord.tombstones:type_name -> millrace.metadata.SnapshotTombstones
-	33, // 23: millrace.metadata.SnapshotRecord.chain:type_name -> millrace.metadata.SnapshotChain
-	34, // 24: millrace.metadata.SnapshotRecord.footer:type_name -> millrace.metadata.SnapshotFooter
-	28, // 25: millrace.metadata.SnapshotRecord.identity:type_name -> millrace.metadata.SnapshotIdentity
-	4,  // 26: millrace.metadata.SnapshotConfigs.values:type_name -> millrace.metadata.KeyValue
-	4,  // 27: millrace.metadata.SnapshotTopic.configs:type_name -> millrace.metadata.KeyValue
-	7,  // 28: millrace.metadata.SnapshotPartitions.placement:type_name -> millrace.metadata.Placement
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	20, // 13: millrace.metadata.AlterBalance.plan:type_name -> millrace.metadata.BalancePlan
+	22, // 14: millrace.metadata.AlterBalance.updates:type_name -> millrace.metadata.BalanceUpdate
+	23, // 15: millrace.metadata.AlterBalance.seen:type_name -> millrace.metadata.BalanceSeen
+	21, // 16: millrace.metadata.BalancePlan.moves:type_name -> millrace.metadata.BalanceMove
+	24, // 17: millrace.metadata.BalanceSeen.away:type_name -> millrace.metadata.BalanceAway
+	20, // 18: millrace.metadata.SnapshotBalance.plan:type_name -> millrace.metadata.BalancePlan
+	23, // 19: millrace.metadata.SnapshotBalance.seen:type_name -> millrace.metadata.BalanceSeen
+	4,  // 20: millrace.metadata.CreateTopic.configs:type_name -> millrace.metadata.KeyValue
+	7,  // 21: millrace.metadata.CreateTopic.placement:type_name -> millrace.metadata.Placement
+	7,  // 22: millrace.metadata.CreatePartitions.placement:type_name -> millrace.metadata.Placement
+	4,  // 23: millrace.metadata.AlterConfigs.set:type_name -> millrace.metadata.KeyValue
+	34, // 24: millrace.metadata.SnapshotRecord.header:type_name -> millrace.metadata.SnapshotHeader
+	6,  // 25: millrace.metadata.SnapshotRecord.broker:type_name -> millrace.metadata.Broker
+	36, // 26: millrace.metadata.SnapshotRecord.configs:type_name -> millrace.metadata.SnapshotConfigs
+	37, // 27: millrace.metadata.SnapshotRecord.topic:type_name -> millrace.metadata.SnapshotTopic
+	38, // 28: millrace.metadata.SnapshotRecord.partitions:type_name -> millrace.metadata.SnapshotPartitions
+	39, // 29: millrace.metadata.SnapshotRecord.tombstones:type_name -> millrace.metadata.SnapshotTombstones
+	40, // 30: millrace.metadata.SnapshotRecord.chain:type_name -> millrace.metadata.SnapshotChain
+	41, // 31: millrace.metadata.SnapshotRecord.footer:type_name -> millrace.metadata.SnapshotFooter
+	35, // 32: millrace.metadata.SnapshotRecord.identity:type_name -> millrace.metadata.SnapshotIdentity
+	25, // 33: millrace.metadata.SnapshotRecord.balance:type_name -> millrace.metadata.SnapshotBalance
+	4,  // 34: millrace.metadata.SnapshotConfigs.values:type_name -> millrace.metadata.KeyValue
+	4,  // 35: millrace.metadata.SnapshotTopic.configs:type_name -> millrace.metadata.KeyValue
+	7,  // 36: millrace.metadata.SnapshotPartitions.placement:type_name -> millrace.metadata.Placement
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -3053,7 +3679,7 @@ func file_metadata_proto_init() {
 	if File_metadata_proto != nil {
 		return
 	}
-	file_metadata_proto_msgTypes[24].OneofWrappers = []any{
+	file_metadata_proto_msgTypes[31].OneofWrappers = []any{
 		(*SnapshotRecord_Header)(nil),
 		(*SnapshotRecord_Broker)(nil),
 		(*SnapshotRecord_Configs)(nil),
@@ -3063,6 +3689,7 @@ func file_metadata_proto_init() {
 		(*SnapshotRecord_Chain)(nil),
 		(*SnapshotRecord_Footer)(nil),
 		(*SnapshotRecord_Identity)(nil),
+		(*SnapshotRecord_Balance)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3070,7 +3697,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   33,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
