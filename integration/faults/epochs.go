@@ -130,6 +130,15 @@ func (r *run) unhealthy(ctx context.Context) error {
 			}
 		}
 	}
+	// Metadata may know a leader that cannot serve.
+	cl, err := kgo.NewClient(kgo.SeedBrokers(r.cluster.Seeds()...), kgo.MetadataMinAge(50*time.Millisecond), kgo.RetryTimeout(3*time.Second))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	if _, err := askEnds(ctx, cl); err != nil {
+		return fmt.Errorf("ask for the ends: %w", err)
+	}
 	return nil
 }
 

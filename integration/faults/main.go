@@ -25,7 +25,7 @@ type options struct {
 	each                             time.Duration
 	seed                             uint64
 	brokers, memoryMiB               int
-	verbose, failover                bool
+	verbose, failover, mutants       bool
 }
 
 func main() {
@@ -39,7 +39,8 @@ func main() {
 	flag.IntVar(&o.memoryMiB, "memory", 768, "cap of a broker's memory in MiB, where there are cgroups")
 	flag.StringVar(&o.binary, "binary", "", "the millrace to run; built from here when empty")
 	flag.StringVar(&o.keep, "keep", filepath.Join(os.TempDir(), "millrace-faults"), "folder for runs; failed ones stay")
-	flag.StringVar(&o.mutant, "mutant", "", "have the brokers, built with the tag mutants, break a rule")
+	flag.BoolVar(&o.mutants, "mutants", false, "see that the checker notices brokers which break a rule")
+	flag.StringVar(&o.mutant, "mutant", "", "have the brokers of a run break this rule")
 	flag.BoolVar(&o.failover, "failover", false, "measure the gaps between acknowledgements instead")
 	flag.BoolVar(&o.verbose, "v", false, "print what is done")
 	flag.Parse()
@@ -59,7 +60,7 @@ func command(o options) (code int, err error) {
 				return 1, err
 			}
 			defer os.RemoveAll(dir)
-			if o.binary, err = build(dir, o.mutant != ""); err != nil {
+			if o.binary, err = build(dir, o.mutants || o.mutant != ""); err != nil {
 				return 1, err
 			}
 			os.Args = append(os.Args, "-binary", o.binary)
@@ -86,6 +87,9 @@ func command(o options) (code int, err error) {
 	if err != nil {
 		return 2, err
 	}
+	if o.mutants {
+		return o.killMutants(ctx, list)
+	}
 	var t results
 	until := time.Now().Add(time.Duration(o.minutes * float64(time.Minute)))
 	for i := 0; ctx.Err() == nil; i++ {
@@ -110,6 +114,9 @@ func (o *options) choose() ([]*scenario, error) {
 	all := scenarios
 	switch o.tier {
 	case "":
+		if o.mutants {
+			all = mutants
+		}
 	case "t1":
 		all = tierOne
 	default:
@@ -145,7 +152,7 @@ func build(dir string, mutants bool) (string, error) {
 // run makes one run and returns its row.
 func (o options) run(ctx context.Context, s *scenario, seed uint64) row {
 	r := &run{options: o, name: s.name, seed: seed, random: rand.New(rand.NewPCG(seed, 1))}
-	r.dir = filepath.Join(o.keep, fmt.Sprintf("%s-%d", s.name, seed))
+	r.dir = filepath.Join(o.keep, fmt.Sprintf("%s-%d%s", s.name, seed, map[bool]string{true: "-mutant"}[o.mutant != ""]))
 	began := time.Now()
 	if err := os.RemoveAll(r.dir); err != nil {
 		r.fail("%v", err)
@@ -154,6 +161,9 @@ func (o options) run(ctx context.Context, s *scenario, seed uint64) row {
 		r.fail("%v", err)
 	}
 	fmt.Printf("%s %s, seed %d\n", s.name, s.what, seed)
+	if s.brokers > 0 {
+		r.brokers = s.brokers
+	}
 	length := o.each
 	if s.length > 0 {
 		length = s.length

@@ -82,32 +82,26 @@ func (r *run) remark(format string, args ...any) {
 // execute is the life of a run: it returns what the checker says.
 func (r *run) execute(ctx context.Context, s *scenario, length time.Duration) (report *check.Report, err error) {
 	defer func() {
-		if e := errors.Join(r.stopAll(), r.closeCluster()); err == nil {
+		r.endSenders()
+		r.endReaders()
+		if e := r.closeCluster(); err == nil {
 			err = e
 		}
 	}()
 	if err := r.open(ctx, s); err != nil {
 		return nil, err
 	}
-	r.startWorkload()
-	r.remark("warm up")
-	if !r.settled(ctx, 3*time.Second) {
-		return nil, ctx.Err()
-	}
-	r.remark("faults")
-	until := time.Now().Add(length)
-	for time.Now().Before(until) && ctx.Err() == nil {
-		if err := s.round(ctx, r); err != nil {
-			if errors.Is(err, cluster.ErrNotHere) {
-				r.skip(err)
-				continue
-			}
-			r.fail("the fault driver: %v", err)
-			break
+	if s.script != nil {
+		r.remark("script")
+		if err := s.script(ctx, r); err != nil {
+			r.fail("the script: %v", err)
 		}
-		if s.once {
-			break
-		}
+	} else {
+		r.startWorkload()
+		r.remark("warm up")
+		r.settled(ctx, 3*time.Second)
+		r.remark("faults")
+		r.rounds(ctx, s, length)
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -118,12 +112,10 @@ func (r *run) execute(ctx context.Context, s *scenario, length time.Duration) (r
 	if !r.settled(ctx, 2*time.Second) {
 		return nil, ctx.Err()
 	}
-	r.stopSending()
-	r.senders.Wait()
+	r.endSenders()
 	r.remark("read everything")
 	r.reread(ctx)
-	r.stopReading()
-	r.readers.Wait()
+	r.endReaders()
 	r.remark("dump the files")
 	r.dumpFiles()
 	if err := r.history.Close(); err != nil {
@@ -136,10 +128,29 @@ func (r *run) execute(ctx context.Context, s *scenario, length time.Duration) (r
 	return check.Check(ops), nil
 }
 
+// rounds makes faults until the time is over.
+func (r *run) rounds(ctx context.Context, s *scenario, length time.Duration) {
+	until := time.Now().Add(length)
+	for time.Now().Before(until) && ctx.Err() == nil {
+		err := s.round(ctx, r)
+		if errors.Is(err, cluster.ErrNotHere) {
+			r.skip(err)
+			continue
+		}
+		if err != nil && ctx.Err() == nil {
+			r.fail("the fault driver: %v", err)
+			return
+		}
+		if s.once {
+			return
+		}
+	}
+}
+
 // open makes the cluster and its topics.
 func (r *run) open(ctx context.Context, s *scenario) error {
 	cfg := cluster.Config{
-		Binary: r.binary, Dir: filepath.Join(r.dir, "brokers"), Brokers: r.brokers, MemoryMiB: r.memoryMiB,
+		Binary: r.binary, Dir: filepath.Join(r.dir, "brokers"), Brokers: r.brokers, MemoryMiB: r.memoryMiB, ClientProxy: s.proxy,
 		Set: append([]string{"auto.create.topics.enable=false"}, s.set...),
 	}
 	if r.mutant != "" {
@@ -229,15 +240,19 @@ func (r *run) startWorkload() {
 	}
 }
 
-// stopAll ends the workload, however far the run got.
-func (r *run) stopAll() error {
+// endSenders has producers and admins end, and waits until what they sent is answered; nothing when there are none.
+func (r *run) endSenders() {
 	if r.stopSending != nil {
 		r.stopSending()
-		r.stopReading()
-		r.senders.Wait()
-		r.readers.Wait()
 	}
-	return nil
+	r.senders.Wait()
+}
+
+func (r *run) endReaders() {
+	if r.stopReading != nil {
+		r.stopReading()
+	}
+	r.readers.Wait()
 }
 
 func (r *run) closeCluster() error {

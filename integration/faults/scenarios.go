@@ -17,8 +17,12 @@ type scenario struct {
 	set          []string      // settings of the brokers
 	length       time.Duration // of the faults, when not that of the flags
 	once         bool          // one round is the whole run
+	brokers      int           // when not that of the flags
+	proxy        bool          // stand a proxy between clients and brokers
 	// round makes one fault, and ends it.
 	round func(ctx context.Context, r *run) error
+	// script takes the place of workload and rounds.
+	script func(ctx context.Context, r *run) error
 }
 
 var scenarios = []*scenario{
