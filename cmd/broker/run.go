@@ -411,7 +411,7 @@ func (b *Broker) openHandlers(context.Context) error {
 	}
 	b.handlers = handlers
 	if b.peers != nil {
-		b.peers.ServeReplicas(handlers)
+		b.peers.ServeReplicas(handlers.Replicas())
 	}
 	return nil
 }

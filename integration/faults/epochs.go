@@ -144,10 +144,13 @@ func (r *run) unhealthy(ctx context.Context) error {
 
 // healthy waits until nothing is unhealthy.
 func (r *run) healthy(ctx context.Context) error {
-	for {
+	for tries := 0; ; tries++ {
 		err := r.unhealthy(ctx)
 		if err == nil {
 			return nil
+		}
+		if tries%40 == 39 {
+			r.logf("not whole yet: %v", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -104,6 +104,8 @@ func (s *scripted) send(n *cluster.Node) check.Type {
 
 // sendAcked sends until so many records were acknowledged, wherever the leader is.
 func (s *scripted) sendAcked(ctx context.Context, records int) error {
+	ctx, cancel := context.WithTimeout(ctx, healPatience)
+	defer cancel()
 	for records > 0 {
 		n, err := s.leader(ctx, nil)
 		if err != nil {
@@ -111,6 +113,8 @@ func (s *scripted) sendAcked(ctx context.Context, records int) error {
 		}
 		if s.send(n) == check.OK {
 			records--
+		} else if !s.r.settled(ctx, 100*time.Millisecond) {
+			return fmt.Errorf("no acknowledgement from node %d: %w", n.Index, ctx.Err())
 		}
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/millrace/millrace/integration/check"
 	"github.com/millrace/millrace/integration/cluster"
@@ -177,8 +178,8 @@ func (r *run) open(ctx context.Context, s *scenario) error {
 	if err := r.createTopics(start); err != nil {
 		return err
 	}
-	if why := r.unhealthy(start); why != nil {
-		return fmt.Errorf("the new cluster: %w", r.healthy(start))
+	if err := r.healthy(start); err != nil {
+		return fmt.Errorf("the new cluster: %w", err)
 	}
 	return nil
 }
@@ -298,5 +299,8 @@ func (r *run) node(host string, port int32) *cluster.Node {
 
 // direct makes a client that speaks to one node only.
 func direct(n *cluster.Node) (*kgo.Client, error) {
-	return kgo.NewClient(kgo.SeedBrokers(n.Addr), kgo.DialTimeout(3*time.Second), kgo.RequestTimeoutOverhead(3*time.Second), kgo.RetryTimeout(time.Second), kgo.RequestRetries(0))
+	// Raw requests name topics; Produce 13 knows their ids only.
+	versions := kversion.Stable()
+	versions.SetMaxKeyVersion(0, 12)
+	return kgo.NewClient(kgo.SeedBrokers(n.Addr), kgo.MaxVersions(versions), kgo.DialTimeout(3*time.Second), kgo.RequestTimeoutOverhead(3*time.Second), kgo.RetryTimeout(time.Second), kgo.RequestRetries(0))
 }
