@@ -1,10 +1,17 @@
 package replication
 
 import (
+	"context"
 	"fmt"
+	"math"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace/millrace/log"
+	"github.com/millrace/millrace/metadata"
 )
 
 // TestFollowersReplicate: acks=all is answered once all in-sync followers have synced the record, whose logs are then
@@ -27,4 +34,292 @@ func TestFollowersReplicate(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A broker that restarts follows again and catches up with what it missed; while it is away, the others commit once the
+// leader has taken it out of the ISR, and it comes back in when it has everything (R9, R18).
+func TestFollowerReturns(t *testing.T) {
+	c := newCluster(t, 3, true, func(cfg *Config) { cfg.ReplicaLagMax = 100 * time.Millisecond })
+	c.create("orders", 1, map[string]string{"min.insync.replicas": "2"})
+	l := c.leader("orders", 0)
+	produce(t, l, "a")
+	c.nodes[2].stop()
+	for i := range 20 {
+		produce(t, l, fmt.Sprint("b", i)) // waits for the shrink
+	}
+	require.Equal(t, []metadata.BrokerID{0, 1}, c.record("orders", 0).ISR)
+	c.nodes[2].openDir()
+	c.nodes[2].register()
+	c.nodes[2].open()
+	eventually(t, "the replica is in sync again", func() bool { return len(c.record("orders", 0).ISR) == 3 })
+	produce(t, l, "c")
+	require.Equal(t, int64(22), c.replica(2, "orders", 0).log.DurableEnd())
+	require.Equal(t, readValues(t, l, 0), followerValues(t, c.replica(2, "orders", 0), 22))
+}
+
+// followerValues reads what a consumer gets from a follower once it may have everything below end (KIP-392).
+func followerValues(t testing.TB, p *Partition, end int64) []string {
+	t.Helper()
+	eventually(t, "the follower knows the high watermark", func() bool { return p.HighWatermark() >= end })
+	var values []string
+	for offset := int64(0); offset < end; {
+		r := NewReadRequest(offset, 1<<20)
+		r.FromFollower = true
+		res := p.Read(r)
+		require.NoError(t, res.Err)
+		buf := make([]byte, res.Slice.Len())
+		_, err := res.Slice.ReadAt(buf, 0)
+		require.NoError(t, err)
+		values = append(values, decodeValues(t, buf)...)
+		offset = res.Slice.NextOffset()
+		res.Slice.Release()
+	}
+	return values
+}
+
+// KIP-392: a follower serves consumers below its own high watermark, says "not yet" above its end, never "out of range",
+// and nothing at all to a consumer that did not ask for a follower.
+func TestReadFromFollower(t *testing.T) {
+	c := newCluster(t, 2, true)
+	c.create("orders", 1, nil)
+	l := c.leader("orders", 0)
+	produce(t, l, "a", "b")
+	f := c.replica(1, "orders", 0)
+	require.Equal(t, []string{"a", "b"}, followerValues(t, f, 2))
+	require.ErrorIs(t, f.Read(NewReadRequest(0, 100)).Err, ErrNotLeader)
+	r := NewReadRequest(7, 100)
+	r.FromFollower = true
+	require.ErrorIs(t, f.Read(r).Err, ErrOffsetNotAvailable)
+	require.ErrorIs(t, l.Read(r).Err, log.ErrOffsetOutOfRange, "the leader knows")
+	r.Offset = -1
+	require.ErrorIs(t, f.Read(r).Err, log.ErrOffsetOutOfRange)
+	woken := make(chan struct{}, 1)
+	w := NewFetchWaiter(1, func() { woken <- struct{}{} })
+	r.Offset = 2
+	f.Park(w, r)
+	produce(t, l, "c")
+	<-woken // by the high watermark that the follower was told
+	w.Cancel()
+}
+
+// DeleteRecords answers when every live replica's log begins at the new start (L17), which followers learn and report.
+func TestDeleteRecordsOnAllReplicas(t *testing.T) {
+	c := newCluster(t, 3, false)
+	c.create("orders", 1, nil)
+	l := c.leader("orders", 0)
+	for i := range 10 {
+		produce(t, l, fmt.Sprint(i))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	low, err := l.DeleteRecords(ctx, 6, -1)
+	require.NoError(t, err)
+	require.Equal(t, int64(6), low)
+	for _, n := range c.nodes {
+		require.Equal(t, int64(6), c.replica(n.id, "orders", 0).StartOffset())
+	}
+}
+
+// A follower that comes when the leader has deleted what it lacks begins anew where the leader's log begins, also in the
+// middle of a batch.
+func TestFollowerBeginsAnew(t *testing.T) {
+	c := newCluster(t, 2, false, func(cfg *Config) { cfg.ReplicaLagMax = 50 * time.Millisecond })
+	c.create("orders", 1, map[string]string{"min.insync.replicas": "1"})
+	l := c.leader("orders", 0)
+	produce(t, l, "a")
+	c.nodes[1].stop()
+	produce(t, l, "b", "c", "d", "e")
+	eventually(t, "the leader is alone", func() bool { return len(c.record("orders", 0).ISR) == 1 })
+	require.NoError(t, l.log.TrimPrefix(3)) // as retention would
+	c.nodes[1].openDir()
+	c.nodes[1].register()
+	c.nodes[1].open()
+	eventually(t, "the replica is in sync again", func() bool { return len(c.record("orders", 0).ISR) == 2 })
+	f := c.replica(1, "orders", 0)
+	require.Equal(t, int64(5), f.EndOffset())
+	eventually(t, "the follower's log begins where the leader's does", func() bool { return f.StartOffset() == 3 })
+}
+
+// R16, M19: with a lapsed lease acks 0 and 1 and reads are refused for good, acks=all goes on; a partition whose other
+// electable replicas all fetch is served on.
+func TestLease(t *testing.T) {
+	c := newCluster(t, 2, true, func(cfg *Config) { cfg.SessionTimeout = 200 * time.Millisecond; cfg.FetchWait = 20 * time.Millisecond })
+	c.create("orders", 1, map[string]string{"min.insync.replicas": "1"})
+	m := c.nodes[0].m
+	l := c.leader("orders", 0)
+	acks1 := func() error {
+		r := newResult()
+		l.Append(AppendRequest{Records: batch("x"), Acks: 1, Timeout: time.Second, CurrentLeaderEpoch: -1, Waiter: r})
+		return r.wait(t).Err
+	}
+	produce(t, l, "a")
+	require.NoError(t, acks1(), "no lease was ever given")
+	m.RenewLease(m.Now() + Instant(time.Hour))
+	m.RenewLease(m.Now()) // an earlier end takes nothing back
+	require.NoError(t, acks1())
+	m.lease.until.Store(int64(m.Now()))
+	require.NoError(t, acks1(), "the follower fetches in the present epoch")
+	c.net.link(0, 1, false)
+	eventually(t, "the lease has lapsed", func() bool { return acks1() != nil })
+	require.ErrorIs(t, acks1(), ErrLeaseLapsed)
+	require.ErrorIs(t, acks1(), ErrNotLeader)
+	require.ErrorIs(t, l.Read(NewReadRequest(0, 100)).Err, ErrLeaseLapsed)
+	_, _, _, err := l.ListOffset(OffsetLatest, false, -1)
+	require.ErrorIs(t, err, ErrLeaseLapsed)
+	before := l.EndOffset()
+	all := newResult()
+	l.Append(AppendRequest{Records: batch("all"), Acks: -1, Timeout: 20 * time.Second, CurrentLeaderEpoch: -1, Waiter: all})
+	eventually(t, "acks=all is appended", func() bool { return l.EndOffset() == before+1 })
+	c.net.link(0, 1, true)
+	require.NoError(t, all.wait(t).Err)
+	m.RenewLease(m.Now() + Instant(time.Hour))
+	require.NoError(t, acks1())
+}
+
+// The clock of leases counts time during which the machine was suspended, and is not fooled by a look that took long.
+func TestClockCountsSuspension(t *testing.T) {
+	var boot Instant
+	var c clock
+	c.init(func() (Instant, bool) { return boot, true })
+	c.start = c.start.Add(-time.Second) // as if it had run for a second
+	boot = Instant(time.Second)
+	require.Less(t, c.now(), Instant(1500*time.Millisecond))
+	c.looked.Store(0)
+	boot = Instant(21 * time.Second)
+	require.Greater(t, c.now(), Instant(20*time.Second))
+	c.looked.Store(0)
+	boot = Instant(2 * time.Second)
+	require.Greater(t, c.now(), Instant(20*time.Second), "it never goes back")
+}
+
+// R20: what is produced while a broker drains is held until its followers have everything, and then until it is known
+// who leads; nothing is lost or refused without need.
+func TestDrain(t *testing.T) {
+	c := newCluster(t, 2, true)
+	c.create("orders", 1, nil)
+	m, l := c.nodes[0].m, c.leader("orders", 0)
+	c.net.link(0, 1, false)
+	one := newResult()
+	l.Append(AppendRequest{Records: batch("a"), Acks: 1, Timeout: time.Second, CurrentLeaderEpoch: -1, Waiter: one})
+	require.NoError(t, one.wait(t).Err)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	require.ErrorIs(t, m.Drain(ctx), context.DeadlineExceeded, "the follower lacks a record of acks=1")
+	cancel()
+	held := newResult()
+	l.Append(AppendRequest{Records: batch("b"), Acks: -1, Timeout: time.Second, CurrentLeaderEpoch: -1, Waiter: held})
+	c.net.link(0, 1, true)
+	require.NoError(t, m.Drain(c.ctx()))
+	require.Equal(t, int64(1), c.replica(1, "orders", 0).log.DurableEnd())
+	held.pending(t)
+	m.Resume()
+	require.NoError(t, held.wait(t).Err)
+
+	require.NoError(t, m.Drain(c.ctx()))
+	held = newResult()
+	l.Append(AppendRequest{Records: batch("c"), Acks: -1, Timeout: time.Second, CurrentLeaderEpoch: -1, Waiter: held})
+	d := &MetadataDelta{Leader: 1, LeaderEpoch: l.LeaderEpoch() + 1, PartitionEpoch: 99, Replicas: []Peer{{ID: 0}, {ID: 1}}, ISR: []metadata.BrokerID{0, 1}, UncleanEpoch: -1}
+	l.apply(d) // the leadership moves
+	res := held.wait(t)
+	require.ErrorIs(t, res.Err, ErrNotLeader)
+	require.NotErrorIs(t, res.Err, ErrTimeout, "definite: nothing was appended")
+	require.Equal(t, int64(2), l.EndOffset())
+}
+
+// KIP-73: what replicas outside the ISR are sent is held to the rate, what those in it are sent is not.
+func TestThrottle(t *testing.T) {
+	var now Instant
+	th := throttle{leader: true, now: func() Instant { return now }}
+	th.setRate(1000)
+	p := &Partition{m: &Manager{}, topic: &topicState{}}
+	p.view.Store(&view{isr: []metadata.BrokerID{0, 1}})
+	require.Equal(t, 500, th.take(p, 2, 500), "the topic names no replicas")
+	p.topic.throttled.Store(throttledOf(map[string]string{leaderThrottledReplicas: "0:0,1:7,garbage,x:1"}))
+	require.Equal(t, 500, th.take(p, 1, 500), "in the ISR")
+	require.Equal(t, 0, th.take(p, 2, 500))
+	now += Instant(time.Second)
+	require.Equal(t, 5000, th.take(p, 2, 5000), "a batch larger than a second's share passes")
+	th.spent(p, 2, 5000)
+	now += Instant(3 * time.Second)
+	require.Equal(t, 0, th.take(p, 2, 500))
+	now += Instant(2 * time.Second)
+	require.Equal(t, 500, th.take(p, 2, 500))
+	th.setRate(0)
+	require.Equal(t, math.MaxInt, th.take(p, 2, math.MaxInt))
+	require.True(t, parseThrottled("*").all)
+	require.Equal(t, 1e6, rateOf(map[string]string{leaderThrottledRate: "1000000"}, leaderThrottledRate))
+}
+
+// A follower that is throttled on either side still arrives, in its own time.
+func TestThrottledFollowerArrives(t *testing.T) {
+	for _, key := range []string{leaderThrottledReplicas, followerThrottledReplicas} {
+		t.Run(key, func(t *testing.T) {
+			c := newCluster(t, 2, false, func(cfg *Config) {
+				cfg.ReplicaLagMax = 50 * time.Millisecond
+				cfg.FetchPartitionBytes = 200
+				cfg.BrokerConfig = func() map[string]string {
+					return map[string]string{leaderThrottledRate: "4000", followerThrottledRate: "4000"}
+				}
+			})
+			c.create("orders", 1, map[string]string{"min.insync.replicas": "1", key: "*"})
+			l := c.leader("orders", 0)
+			produce(t, l, "a")
+			c.nodes[1].stop()
+			for range 12 {
+				produce(t, l, string(make([]byte, 100)))
+			}
+			eventually(t, "the leader is alone", func() bool { return len(c.record("orders", 0).ISR) == 1 })
+			c.nodes[1].openDir()
+			c.nodes[1].register()
+			c.nodes[1].open()
+			eventually(t, "the replica is in sync again", func() bool { return len(c.record("orders", 0).ISR) == 2 })
+			require.Equal(t, int64(13), c.replica(1, "orders", 0).EndOffset())
+		})
+	}
+}
+
+// Issue 4: 3,000 idle replicas need no goroutine, no connection and no fetch of their own, and at most 60 KiB each.
+func TestManyPartitions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a count of bytes")
+	}
+	const partitions = 1000
+	c := newCluster(t, 3, true, func(cfg *Config) { cfg.TickInterval = 100 * time.Millisecond; cfg.FetchWait = 50 * time.Millisecond })
+	c.create("warm", 3, nil)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	goroutines := runtime.NumGoroutine()
+	c.create("orders", partitions, nil)
+	eventually(t, "all replicas are followed", func() bool {
+		for _, n := range c.nodes {
+			for p := range n.m.Partitions() {
+				if s := p.Status(); s.Role == RoleLeader && (len(s.Followers) != 2 || s.Followers[0].Position < 0 || s.Followers[1].Position < 0) {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	eventually(t, "the workers that opened them are gone", func() bool { return runtime.NumGoroutine() <= goroutines+6 })
+	c.net.mu.Lock()
+	opened, open := c.net.mu.opened, len(c.net.mu.fetchers)
+	c.net.mu.Unlock()
+	require.LessOrEqual(t, open, 6, "one fetcher per pair of brokers")
+	require.Equal(t, open, opened)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	perReplica := int64(after.HeapAlloc-before.HeapAlloc) / (3 * partitions)
+	t.Logf("%d bytes of heap per idle replica, the memory file system's share included", perReplica)
+	require.Less(t, perReplica, int64(60<<10))
+	c.net.mu.Lock()
+	calls, changed := c.net.mu.calls, c.net.mu.changed
+	c.net.mu.Unlock()
+	eventually(t, "some polls have passed", func() bool {
+		c.net.mu.Lock()
+		defer c.net.mu.Unlock()
+		return c.net.mu.calls >= calls+24
+	})
+	c.net.mu.Lock()
+	defer c.net.mu.Unlock()
+	require.Less(t, c.net.mu.changed-changed, 50, "polls of idle partitions send no positions")
 }

@@ -60,7 +60,8 @@ type Config struct {
 	ReplicaLagMax time.Duration
 	// Peers reaches the brokers to follow. Nil: this broker follows nobody, as one that is alone.
 	Peers Peers
-	// FetchWait is how long a follower's fetch waits at a leader that has nothing to say (replica.fetch.wait.max.ms).
+	// FetchWait is how long a follower's fetch waits at a leader that has nothing to say (replica.fetch.wait.max.ms); it is
+	// never more than a third of ReplicaLagMax, or followers with nothing to fetch would seem to lag.
 	FetchWait time.Duration
 	// FetchMinBytes is replica.fetch.min.bytes, FetchMaxBytes replica.fetch.response.max.bytes, FetchPartitionBytes
 	// replica.fetch.max.bytes.

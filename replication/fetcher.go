@@ -338,7 +338,7 @@ func (f *fetcher) prepareLocked() Fetcher {
 	}
 	req := &f.req
 	*req = FollowerFetch{
-		BrokerEpoch: f.m.brokerEpoch.Load(), MaxWait: cfg.FetchWait, MinBytes: cfg.FetchMinBytes, MaxBytes: cfg.FetchMaxBytes,
+		BrokerEpoch: f.m.brokerEpoch.Load(), MaxWait: min(cfg.FetchWait, cfg.ReplicaLagMax/3), MinBytes: cfg.FetchMinBytes, MaxBytes: cfg.FetchMaxBytes,
 		Changed: req.Changed[:0], Forgotten: append(req.Forgotten[:0], f.mu.forgotten...),
 	}
 	f.mu.forgotten = f.mu.forgotten[:0]

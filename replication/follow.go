@@ -33,6 +33,9 @@ func (p *Partition) fetched(f *fetcher, ev *FetchResponse, records []byte, owner
 	if bad != nil {
 		p.logger().Warn("answer of the leader refused", "leader", p.mu.core.Leader(), "offset", ev.Offset, "err", bad)
 	}
+	if ev.LogEndOffset >= 0 && !ev.Failed {
+		p.lag.Store(max(ev.LogEndOffset-p.mu.core.EndOffset(), 0))
+	}
 	p.settleFetch(f)
 	p.unlock()
 }
@@ -79,6 +82,9 @@ func (p *Partition) replicate(now Instant, records []byte, owner log.Buffer) {
 	if err == nil {
 		ev.NextOffset, ev.LastEpoch = p.log.EndOffset(), p.log.LastEpoch()
 		p.topic.metrics.replicationBytesIn.Add(int64(len(records)))
+		if p.adding.Load() {
+			p.topic.metrics.reassignmentBytesIn.Add(int64(len(records)))
+		}
 		p.m.throttle.follower.spent(p, p.m.cfg.BrokerID, len(records))
 	}
 	switch {
@@ -156,6 +162,7 @@ func (p *Partition) stopFollowing() {
 	if f != nil && (c.Role() != RoleFollower || c.Leader() != f.broker) {
 		f.forget(p)
 		p.mu.fetcher = nil
+		p.lag.Store(0)
 	}
 }
 

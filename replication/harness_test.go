@@ -271,3 +271,19 @@ func eventually(t testing.TB, what string, cond func() bool) {
 		}
 	}
 }
+
+// decodeValues returns the values of whole batches.
+func decodeValues(t tb, b []byte) (values []string) {
+	t.Helper()
+	for len(b) > 0 {
+		batch, rest, err := record.Next(b)
+		require.NoError(t, err)
+		require.True(t, batch.CheckCRC())
+		require.NoError(t, batch.Each(1<<20, func(r record.Record) error {
+			values = append(values, string(r.Value))
+			return nil
+		}))
+		b = rest
+	}
+	return values
+}

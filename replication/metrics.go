@@ -13,6 +13,7 @@ type topicMetrics struct {
 	messagesIn, bytesIn, bytesOut, bytesRejected           atomic.Int64
 	produceRequests, failedProduce, fetches, failedFetches atomic.Int64
 	replicationBytesIn, replicationBytesOut                atomic.Int64
+	reassignmentBytesIn                                    atomic.Int64
 }
 
 func (t *topicMetrics) appended(requests, failed int) {
@@ -46,7 +47,7 @@ type metrics struct {
 
 	perTopic []topicCounter
 	// Broker-wide gauges.
-	leaders, partitions, underReplicated, underMinISR, atMinISR, offline *prometheus.Desc
+	leaders, partitions, underReplicated, underMinISR, atMinISR, offline, maxLag *prometheus.Desc
 	// Per partition.
 	currentOffset, oldestOffset, leader, replicas, isr, underReplicatedPartition, leaderIsPreferred, topicPartitions *prometheus.Desc
 	logSize, logStart, logEnd, partitionAtMinISR, partitionUnderMinISR                                               *prometheus.Desc
@@ -92,6 +93,7 @@ func newMetrics(m *Manager) *metrics {
 			counter("totalfetchrequests", "Reads by consumers, one per partition in a request.", func(t *topicMetrics) *atomic.Int64 { return &t.fetches }),
 			counter("failedfetchrequests", "Reads answered with an error.", func(t *topicMetrics) *atomic.Int64 { return &t.failedFetches }),
 			counter("replicationbytesin", "Bytes of record batches appended as a follower.", func(t *topicMetrics) *atomic.Int64 { return &t.replicationBytesIn }),
+			counter("reassignmentbytesin", "Bytes of record batches appended as a replica that is being added.", func(t *topicMetrics) *atomic.Int64 { return &t.reassignmentBytesIn }),
 			counter("replicationbytesout", "Bytes of record batches read by followers.", func(t *topicMetrics) *atomic.Int64 { return &t.replicationBytesOut }),
 		},
 		leaders:                  desc("kafka_server_replicamanager_leadercount", "Partitions led by this broker.", nil),
@@ -100,6 +102,7 @@ func newMetrics(m *Manager) *metrics {
 		underMinISR:              desc("kafka_server_replicamanager_underminisrpartitioncount", "Led partitions whose ISR is smaller than min.insync.replicas.", nil),
 		atMinISR:                 desc("kafka_server_replicamanager_atminisrpartitioncount", "Led partitions whose ISR is as small as min.insync.replicas.", nil),
 		offline:                  desc("kafka_server_replicamanager_offlinereplicacount", "Replicas that cannot be served because of their log.", nil),
+		maxLag:                   desc("kafka_server_replicafetchermanager_maxlag", "Records that the follower furthest behind on this broker lacks of its leader's log.", nil),
 		currentOffset:            desc("kafka_topic_partition_current_offset", "High watermark of the partition.", partition),
 		oldestOffset:             desc("kafka_topic_partition_oldest_offset", "Log start offset of the partition.", partition),
 		leader:                   desc("kafka_topic_partition_leader", "Broker id of the leader.", partition),
@@ -121,7 +124,7 @@ func (c *metrics) lag(d Instant) { c.hwLag.Observe(float64(d) / 1e9) }
 
 func (c *metrics) descs() []*prometheus.Desc {
 	ds := []*prometheus.Desc{
-		c.leaders, c.partitions, c.underReplicated, c.underMinISR, c.atMinISR, c.offline,
+		c.leaders, c.partitions, c.underReplicated, c.underMinISR, c.atMinISR, c.offline, c.maxLag,
 		c.currentOffset, c.oldestOffset, c.leader, c.replicas, c.isr, c.underReplicatedPartition, c.leaderIsPreferred,
 		c.topicPartitions, c.logSize, c.logStart, c.logEnd, c.partitionAtMinISR, c.partitionUnderMinISR,
 	}
@@ -147,6 +150,7 @@ func (c *metrics) Collect(ch chan<- prometheus.Metric) {
 	c.isrShrinks.Collect(ch)
 	c.isrExpands.Collect(ch)
 	var total, leading, under, underMin, atMin, offline int
+	var lag int64
 	t := c.m.table.Load()
 	for _, pl := range t.byID {
 		offline += len(pl.offline)
@@ -159,6 +163,7 @@ func (c *metrics) Collect(ch chan<- prometheus.Metric) {
 			if v.role == RoleHalted {
 				offline++
 			}
+			lag = max(lag, p.lag.Load())
 			if v.role != RoleLeader {
 				continue
 			}
@@ -177,6 +182,7 @@ func (c *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.underMinISR, float64(underMin))
 	gauge(c.atMinISR, float64(atMin))
 	gauge(c.offline, float64(offline))
+	gauge(c.maxLag, float64(lag))
 	perPartition := c.m.cfg.PartitionMetrics == "always" || c.m.cfg.PartitionMetrics == "auto" && leading <= partitionSeriesLimit
 	for _, pl := range t.byID {
 		for i := range c.perTopic {

@@ -28,6 +28,10 @@ type Partition struct {
 	highWatermark atomic.Int64
 	// seenStart is the log start offset the core knows: the tick compares it with the log's without the lock.
 	seenStart atomic.Int64
+	// lag is how many records a follower's log lacks of what its leader had at the last answer; 0 for others.
+	lag atomic.Int64
+	// adding says that the committed record adds this replica: its bytes are those of a reassignment (KIP-455).
+	adding atomic.Bool
 
 	queue struct {
 		sync.Mutex

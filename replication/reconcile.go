@@ -233,6 +233,7 @@ func (r *round) place(t *metadata.Topic) {
 			if settings != nil {
 				p.configure(logSettings(settings), m.cfg.policy(settings, len(rec.Replicas)))
 			}
+			p.adding.Store(slices.Contains(rec.Adding, m.cfg.BrokerID))
 			p.apply(r.delta(rec))
 		default:
 			r.job(func() { r.open(pl, id, rec) })
@@ -311,6 +312,7 @@ func (r *round) open(pl *placement, id int32, rec *metadata.Partition) {
 	}
 	restart.StartOffset, restart.DurableEnd, restart.EndOffset, restart.LastEpoch = l.StartOffset(), l.DurableEnd(), l.EndOffset(), l.LastEpoch()
 	p := newPartition(m, pl.topicState, id, l, restart)
+	p.adding.Store(slices.Contains(rec.Adding, m.cfg.BrokerID))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pl.partitions[id] = p
