@@ -52,3 +52,10 @@ func (ws *watchers) signal() {
 		}
 	}
 }
+
+// NewWatcher returns a Watcher of something else than a Store, such as a Replica that a test changes, and the function
+// that signals it after each change.
+func NewWatcher() (w *Watcher, signal func()) {
+	ws := new(watchers)
+	return ws.add(), ws.signal
+}

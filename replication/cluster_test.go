@@ -48,9 +48,7 @@ func TestFollowerReturns(t *testing.T) {
 		produce(t, l, fmt.Sprint("b", i)) // waits for the shrink
 	}
 	require.Equal(t, []metadata.BrokerID{0, 1}, c.record("orders", 0).ISR)
-	c.nodes[2].openDir()
-	c.nodes[2].register()
-	c.nodes[2].open()
+	c.nodes[2].start()
 	eventually(t, "the replica is in sync again", func() bool { return len(c.record("orders", 0).ISR) == 3 })
 	produce(t, l, "c")
 	require.Equal(t, int64(22), c.replica(2, "orders", 0).log.DurableEnd())
@@ -131,9 +129,7 @@ func TestFollowerBeginsAnew(t *testing.T) {
 	produce(t, l, "b", "c", "d", "e")
 	eventually(t, "the leader is alone", func() bool { return len(c.record("orders", 0).ISR) == 1 })
 	require.NoError(t, l.log.TrimPrefix(3)) // as retention would
-	c.nodes[1].openDir()
-	c.nodes[1].register()
-	c.nodes[1].open()
+	c.nodes[1].start()
 	eventually(t, "the replica is in sync again", func() bool { return len(c.record("orders", 0).ISR) == 2 })
 	f := c.replica(1, "orders", 0)
 	require.Equal(t, int64(5), f.EndOffset())
@@ -268,9 +264,7 @@ func TestThrottledFollowerArrives(t *testing.T) {
 				produce(t, l, string(make([]byte, 100)))
 			}
 			eventually(t, "the leader is alone", func() bool { return len(c.record("orders", 0).ISR) == 1 })
-			c.nodes[1].openDir()
-			c.nodes[1].register()
-			c.nodes[1].open()
+			c.nodes[1].start()
 			eventually(t, "the replica is in sync again", func() bool { return len(c.record("orders", 0).ISR) == 2 })
 			require.Equal(t, int64(13), c.replica(1, "orders", 0).EndOffset())
 		})

@@ -124,6 +124,9 @@ type FetchRequest struct {
 	LastEpoch int32
 	// StartOffset is the follower's log start offset.
 	StartOffset int64
+	// AtFirstBatch says that Offset, though below the leader's log start, is the base of the batch that holds it: where
+	// an empty follower begins anew, because batches are not split. The driver looks it up under the same lock.
+	AtFirstBatch bool
 	// FoundEpoch and FoundEnd are the leader's own log's answer for LastEpoch: the largest epoch ≤ LastEpoch it holds
 	// and the offset at which that epoch ends; -1, -1 when there is none. The driver looks it up under the same lock.
 	FoundEpoch int32

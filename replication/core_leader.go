@@ -242,7 +242,7 @@ func (c *Core) fetchRequest(now Instant, ev *FetchRequest) {
 	}
 	// Nothing of the follower's last epoch or an earlier one is left here: nobody can tell whether what it holds is
 	// what was deleted here, or something else. The bounds in the answer tell it where to begin anew.
-	if unknown || ev.Offset < c.start || ev.Offset > c.end {
+	if unknown || ev.Offset < c.start && !(ev.AtFirstBatch && ev.LastEpoch < 0) || ev.Offset > c.end {
 		answer.Err = errOutOfRange
 		c.act(answer)
 		return

@@ -381,7 +381,8 @@ func (sp *sessionPartition) read(maxBytes int, minOne bool) (FollowerNews, bool)
 		if suspect == pos.Offset {
 			read = p.log.ReadChecked
 		}
-		slice, err := read(pos.Offset, news.LogEndOffset, min(maxBytes, allowed), minOne)
+		// An empty follower begins at the base of the first batch, which may lie below the log's start.
+		slice, err := read(max(pos.Offset, news.LogStartOffset), news.LogEndOffset, min(maxBytes, allowed), minOne)
 		if err != nil {
 			p.noteReadError(err)
 			news.Err = p.storageError("read", err)

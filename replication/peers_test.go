@@ -16,9 +16,12 @@ import (
 
 // network connects managers in memory. A test cuts links and looks at what is open.
 type network struct {
-	mu struct {
+	// gate is held for reading while one process does something to another, for writing while one dies: what it did
+	// before its disk was cloned it did with that disk.
+	gate sync.RWMutex
+	mu   struct {
 		sync.Mutex
-		managers map[metadata.BrokerID]*Manager
+		lives    map[metadata.BrokerID]*life
 		cut      map[[2]metadata.BrokerID]bool
 		fetchers map[*memFetcher]struct{}
 		opened   int
@@ -27,20 +30,29 @@ type network struct {
 	}
 }
 
+// life is one process of a broker.
+type life struct {
+	gate *sync.RWMutex
+	id   metadata.BrokerID
+	m    *Manager
+	dead bool // guarded by gate
+}
+
 func newNetwork() *network {
 	n := &network{}
-	n.mu.managers = map[metadata.BrokerID]*Manager{}
+	n.mu.lives = map[metadata.BrokerID]*life{}
 	n.mu.cut = map[[2]metadata.BrokerID]bool{}
 	n.mu.fetchers = map[*memFetcher]struct{}{}
 	return n
 }
 
-func (n *network) set(id metadata.BrokerID, m *Manager) {
+// set makes the process of a broker known, nil: it has none.
+func (n *network) set(id metadata.BrokerID, l *life) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.mu.managers[id] = m
+	n.mu.lives[id] = l
 	for f := range n.mu.fetchers {
-		if f.to == id || f.from == id {
+		if f.to == id || f.from.id == id {
 			f.breakOff()
 		}
 	}
@@ -54,17 +66,28 @@ func (n *network) link(a, b metadata.BrokerID, up bool) {
 	n.mu.cut[[2]metadata.BrokerID{b, a}] = !up
 	if !up {
 		for f := range n.mu.fetchers {
-			if f.to == a && f.from == b || f.to == b && f.from == a {
+			if f.to == a && f.from.id == b || f.to == b && f.from.id == a {
 				f.breakOff()
 			}
 		}
 	}
 }
 
-// memPeers are the Peers of one broker.
+// reach returns the process that from reaches at broker to, nil if there is none or no way. The gate is held.
+func (n *network) reach(from *life, to metadata.BrokerID) *life {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := n.mu.lives[to]
+	if from.dead || l == nil || l.dead || n.mu.cut[[2]metadata.BrokerID{from.id, to}] {
+		return nil
+	}
+	return l
+}
+
+// memPeers are the Peers of one process.
 type memPeers struct {
 	n    *network
-	from metadata.BrokerID
+	from *life
 }
 
 // OpenFetcher implements Peers.
@@ -78,12 +101,14 @@ func (p memPeers) OpenFetcher(to metadata.BrokerID) Fetcher {
 }
 
 type memFetcher struct {
-	n        *network
-	from, to metadata.BrokerID
-	session  *FollowerSession
-	wake     chan struct{}
-	broken   chan struct{}
-	once     sync.Once
+	n       *network
+	from    *life
+	to      metadata.BrokerID
+	peer    *life
+	session *FollowerSession
+	wake    chan struct{}
+	broken  chan struct{}
+	once    sync.Once
 }
 
 var errLink = errors.New("no way to the broker")
@@ -93,25 +118,17 @@ func (f *memFetcher) breakOff() { f.once.Do(func() { close(f.broken) }) }
 // Fetch implements Fetcher.
 func (f *memFetcher) Fetch(ctx context.Context, req *FollowerFetch) (*FollowerAnswer, error) {
 	f.n.mu.Lock()
-	m := f.n.mu.managers[f.to]
-	if f.n.mu.cut[[2]metadata.BrokerID{f.from, f.to}] {
-		m = nil
-	}
 	f.n.mu.calls++
 	f.n.mu.changed += len(req.Changed)
 	f.n.mu.Unlock()
-	if m == nil {
-		return nil, errLink
-	}
 	select {
 	case <-f.wake: // of a wait that is over
 	default:
 	}
-	if f.session == nil {
-		f.session = m.OpenFollowerSession(f.from)
+	if err := f.update(req); err != nil {
+		return nil, err
 	}
 	s := f.session
-	s.Update(req)
 	if !s.Ready(req.MinBytes) && req.MaxWait > 0 {
 		news := make(chan struct{}, 1)
 		s.Park(req.MinBytes, func() { news <- struct{}{} })
@@ -128,12 +145,30 @@ func (f *memFetcher) Fetch(ctx context.Context, req *FollowerFetch) (*FollowerAn
 		}
 		s.Unpark()
 	}
-	select {
-	case <-f.broken:
-		return nil, errLink
-	default:
+	return f.collect(req)
+}
+
+func (f *memFetcher) update(req *FollowerFetch) error {
+	f.n.gate.RLock()
+	defer f.n.gate.RUnlock()
+	l := f.n.reach(f.from, f.to)
+	if l == nil || f.peer != nil && f.peer != l {
+		return errLink
 	}
-	a := &FollowerAnswer{}
+	if f.session == nil {
+		f.peer, f.session = l, l.m.OpenFollowerSession(f.from.id)
+	}
+	f.session.Update(req)
+	return nil
+}
+
+func (f *memFetcher) collect(req *FollowerFetch) (*FollowerAnswer, error) {
+	f.n.gate.RLock()
+	defer f.n.gate.RUnlock()
+	if f.n.reach(f.from, f.to) != f.peer {
+		return nil, errLink
+	}
+	s, a := f.session, &FollowerAnswer{}
 	var err error
 	s.Collect(req.MaxBytes, func(n FollowerNews) {
 		part := FetchedPartition{
@@ -181,7 +216,7 @@ func (f *memFetcher) Close() {
 // cluster is three managers that share one metadata store and a network in memory.
 type cluster struct {
 	t     testing.TB
-	store *metadata.Store
+	store *fsmStore
 	net   *network
 	nodes []*node
 	tune  func(*Config)
@@ -195,6 +230,8 @@ type node struct {
 	wal         bool
 	dir         *log.Dir
 	m           *Manager
+	life        *life
+	store       *nodeStore
 	incarnation byte
 	epoch       int64
 	failed      chan error
@@ -212,15 +249,7 @@ func newCluster(t testing.TB, brokers int, wal bool, tune ...func(*Config)) *clu
 		c.nodes = append(c.nodes, n)
 		n.openDir()
 	}
-	mc := metadata.Default()
-	mc.SessionTimeout = time.Hour // nobody sends heartbeats here
-	mc.Dir, mc.NodeID, mc.DirectoryID, mc.Bootstrap, mc.Logger = t.TempDir(), 0, c.nodes[0].dir.ID(), true, quiet()
-	mc.OnFailure = func(err error) { t.Errorf("metadata failed: %v", err) }
-	var err error
-	c.store, err = metadata.Open(mc)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, c.store.Close()) })
-	require.NoError(t, c.store.Ready(c.ctx()))
+	c.store = newFSMStore(t)
 	for _, n := range c.nodes {
 		n.register()
 		n.open()
@@ -246,31 +275,46 @@ func (n *node) openDir() {
 	n.incarnation++
 }
 
+// register registers a new process, as one that has caught up.
 func (n *node) register() {
-	var err error
-	n.epoch, err = n.c.store.RegisterBroker(n.c.ctx(), metadata.Registration{
-		ID: n.id, Incarnation: [16]byte{byte(n.id) + 1, n.incarnation}, Directories: []metadata.DirectoryID{n.dir.ID()}, Version: "test",
-		Listeners:       []metadata.Listener{{Name: "PLAINTEXT", Host: "localhost", Port: 9092, Protocol: "PLAINTEXT"}},
-		MinFeatureLevel: metadata.MinFeatureLevel, MaxFeatureLevel: metadata.MaxFeatureLevel,
+	n.c.store.must(func(r *metadata.Replica) (err error) {
+		n.epoch, err = r.Register(metadata.Registration{
+			ID: n.id, Incarnation: [16]byte{byte(n.id) + 1, n.incarnation}, Directories: []metadata.DirectoryID{n.dir.ID()}, Version: "test",
+			Listeners:       []metadata.Listener{{Name: "PLAINTEXT", Host: "localhost", Port: 9092, Protocol: "PLAINTEXT"}},
+			MinFeatureLevel: metadata.MinFeatureLevel, MaxFeatureLevel: metadata.MaxFeatureLevel,
+			TailsProven: n.dir.CleanStart() && n.dir.TailsProven(),
+		}, false)
+		return err
 	})
-	require.NoError(n.c.t, err)
-	_, err = n.c.store.Heartbeat(n.c.ctx(), metadata.Heartbeat{Broker: n.id, Epoch: n.epoch, Applied: n.c.store.Image().Version()})
-	require.NoError(n.c.t, err)
+}
+
+func (n *node) fence(on bool) {
+	n.c.store.must(func(r *metadata.Replica) error { return r.Fence(n.id, n.epoch, on) })
 }
 
 func (n *node) open() {
+	n.life = &life{gate: &n.c.net.gate, id: n.id}
+	n.store = &nodeStore{fsmStore: n.c.store, life: n.life}
 	cfg := Default()
-	cfg.BrokerID, cfg.Incarnation, cfg.Dir, cfg.FS, cfg.Store = n.id, [16]byte{byte(n.id) + 1, n.incarnation}, n.dir, n.fs, n.c.store
+	cfg.BrokerID, cfg.Incarnation, cfg.Dir, cfg.FS, cfg.Store = n.id, [16]byte{byte(n.id) + 1, n.incarnation}, n.dir, n.fs, n.store
 	cfg.Logger = quiet()
-	cfg.Peers = memPeers{n.c.net, n.id}
+	cfg.Peers = memPeers{n.c.net, n.life}
 	cfg.TickInterval, cfg.RetryInterval = 5*time.Millisecond, 20*time.Millisecond
 	cfg.OnFailure = func(err error) { n.failed <- err }
 	n.c.tune(&cfg)
 	var err error
 	n.m, err = Open(cfg)
 	require.NoError(n.c.t, err)
+	n.life.m = n.m
 	require.NoError(n.c.t, n.m.Ready(n.c.ctx()))
-	n.c.net.set(n.id, n.m)
+	n.c.net.set(n.id, n.life)
+}
+
+// start runs a stopped broker again.
+func (n *node) start() {
+	n.openDir()
+	n.register()
+	n.open()
 }
 
 // stop ends the broker in the order of a process.
@@ -287,21 +331,22 @@ func (n *node) stop() {
 // create makes a topic with all brokers as replicas, led by the first ones in turn.
 func (c *cluster) create(name string, partitions int, configs map[string]string) metadata.TopicID {
 	c.t.Helper()
-	nt := metadata.NewTopic{Name: name, Partitions: -1, ReplicationFactor: -1, Configs: map[string]*string{}}
-	for k, v := range configs {
-		nt.Configs[k] = &v
-	}
-	for p := range partitions {
-		var replicas []metadata.BrokerID
-		for i := range c.nodes {
-			replicas = append(replicas, metadata.BrokerID((p+i)%len(c.nodes)))
+	var id metadata.TopicID
+	c.store.must(func(r *metadata.Replica) error {
+		c.store.mu.topics++
+		id = metadata.TopicID{15: c.store.mu.topics}
+		var assignments [][]metadata.BrokerID
+		for p := range partitions {
+			var replicas []metadata.BrokerID
+			for i := range c.nodes {
+				replicas = append(replicas, metadata.BrokerID((p+i)%len(c.nodes)))
+			}
+			assignments = append(assignments, replicas)
 		}
-		nt.Assignments = append(nt.Assignments, replicas)
-	}
-	res := c.store.CreateTopics(c.ctx(), []metadata.NewTopic{nt}, false)
-	require.NoError(c.t, res[0].Err)
+		return r.CreateTopic(name, id, configs, assignments)
+	})
 	c.await()
-	return res[0].ID
+	return id
 }
 
 func (c *cluster) await() {

@@ -144,6 +144,9 @@ func (p *Partition) followerFetch(pos *FetchPosition, replica metadata.BrokerID,
 		Replica: replica, BrokerEpoch: brokerEpoch, LeaderEpoch: pos.LeaderEpoch, Offset: pos.Offset,
 		LastEpoch: pos.LastEpoch, StartOffset: pos.LogStartOffset, FoundEpoch: -1, FoundEnd: -1,
 	}
+	if pos.Offset < c.StartOffset() && pos.LastEpoch < 0 {
+		ev.AtFirstBatch = pos.Offset == p.beginning()
+	}
 	if pos.LastEpoch >= 0 {
 		ev.FoundEpoch, ev.FoundEnd = p.epochEnd(c.LeaderEpoch(), pos.LastEpoch)
 	}
@@ -173,6 +176,7 @@ func (p *Partition) readFollower(r ReadRequest) ReadResult {
 	case isOutOfRange(res.Err):
 		res.LogStartOffset = p.beginning()
 	case res.Err == nil && res.DivergingEpoch < 0:
+		r.Offset = max(r.Offset, res.LogStartOffset)
 		p.read(&res, r, res.LogEndOffset)
 		p.topic.metrics.replicationBytesOut.Add(int64(res.Slice.Len()))
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/metadata"
 )
 
-// The ideal controller: one partition record, changed atomically, every version kept in order for the brokers to apply
+// The ideal controller of the scenarios: one partition record, changed atomically, every version kept in order for the brokers to apply
 // when they get to it.
 
 // change commits the next version of the record.
@@ -53,6 +53,16 @@ func without(ids []metadata.BrokerID, id metadata.BrokerID) []metadata.BrokerID 
 // register takes in a started broker: a new broker epoch, a new leader epoch if it leads (R14), and no place among the
 // electable if its disk may lack what they hold (I12, L11).
 func (s *sim) register(n *simNode) {
+	if s.fsm != nil {
+		led := s.state()
+		s.registerFSM(n, n.clean)
+		if p := s.fsm.Image().Topic(simTopic).Partitions[0]; s.mutant.noEpochBump && led.leader == n.id && p.Leader == n.id && p.LeaderEpoch-s.skew > led.leaderEpoch {
+			s.skew++
+		}
+		s.commitRecord()
+		n.registered = len(s.meta) - 1
+		return
+	}
 	s.change(func(st *simState) {
 		st.peers[n.id].BrokerEpoch, st.peers[n.id].Fenced = n.brokerEpoch, false
 		if n.wiped || (!s.flushAck && !n.clean && !s.mutant.keepUnclean) {
@@ -117,6 +127,13 @@ func (s *sim) fence(n *simNode, fenced bool) {
 	if st.peers[n.id].Fenced == fenced || (!fenced && (!n.up || st.peers[n.id].BrokerEpoch != n.brokerEpoch)) {
 		return
 	}
+	if s.fsm != nil {
+		if err := s.fsm.Fence(n.id, st.peers[n.id].BrokerEpoch, fenced); err != nil {
+			s.failf("fence broker %d: %v", n.id, err)
+		}
+		s.commitRecord()
+		return
+	}
 	s.change(func(st *simState) {
 		st.peers[n.id].Fenced = fenced
 		if fenced {
@@ -133,6 +150,10 @@ func (s *sim) fence(n *simNode, fenced bool) {
 
 // elect moves the leadership for no reason.
 func (s *sim) elect() {
+	if s.fsm != nil {
+		s.electFSM()
+		return
+	}
 	st := s.state()
 	if len(st.isr) < 2 {
 		return
@@ -148,6 +169,8 @@ func (s *sim) propose(m simMessage) {
 	st, a := s.state(), m.propose
 	res := &ISRResult{Seq: a.Seq}
 	switch {
+	case s.fsm != nil:
+		res = s.proposeFSM(m)
 	case !s.mutant.noCAS && (a.LeaderEpoch != st.leaderEpoch || a.PartitionEpoch != st.partitionEpoch || m.from != st.leader || st.peers[m.from].BrokerEpoch != m.life):
 		res.Outcome = ProposalStale
 	case slices.ContainsFunc(a.ISR, func(id metadata.BrokerID) bool { return st.peers[id].Fenced && !slices.Contains(st.isr, id) }):

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 )
@@ -8,6 +9,19 @@ import (
 // simMutants are protocols that lack one rule each. The rule is taken out from outside the core, by forging what it
 // hears or by reaching into its state, so that the core itself carries no switches.
 var simMutants = []simMutant{
+	{
+		// I3, R9: the high watermark is one record ahead of what all in-sync replicas hold.
+		name: "high watermark off by one", seeds: 300,
+		after: func(s *sim, n *simNode, ev Event, acts []Action) []Action {
+			if c := n.core; c.role == RoleLeader && c.highWatermark < c.end && len(c.isr) >= c.policy.MinInsync {
+				c.highWatermark++
+				if s.onAction == nil {
+					s.commit(n)
+				}
+			}
+			return acts
+		},
+	},
 	{
 		// I2: the leader reports as durable what it has only written.
 		name: "ack before sync", seeds: 300, flushAck: new(true),
@@ -179,19 +193,25 @@ var simMutants = []simMutant{
 	},
 }
 
-// TestSimulationKillsMutants asserts that the simulator notices the loss of each rule, and prints the seed that does.
+// TestSimulationKillsMutants asserts that the simulator notices the loss of each rule, in both flush modes where it
+// matters in both, and prints the seed that does.
 func TestSimulationKillsMutants(t *testing.T) {
 	for i := range simMutants {
 		m := &simMutants[i]
-		t.Run(m.name, func(t *testing.T) {
-			t.Parallel()
-			for seed := range uint64(m.seeds) {
-				if err := newSim(simOptions{seed: seed + 1, steps: simSteps, mutant: m}).run(); err != nil {
-					t.Logf("killed by seed %d: %.160v", seed+1, err)
-					return
-				}
+		for _, flush := range []bool{true, false} {
+			if m.flushAck != nil && *m.flushAck != flush {
+				continue
 			}
-			t.Errorf("survived %d seeds", m.seeds)
-		})
+			t.Run(fmt.Sprintf("%s,flush=%v", m.name, flush), func(t *testing.T) {
+				t.Parallel()
+				for seed := range uint64(m.seeds) {
+					if err := newSim(simOptions{seed: seed + 1, steps: simSteps, flush: &flush, mutant: m}).run(); err != nil {
+						t.Logf("killed by seed %d: %.160v", seed+1, err)
+						return
+					}
+				}
+				t.Errorf("survived %d seeds", m.seeds)
+			})
+		}
 	}
 }

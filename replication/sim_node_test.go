@@ -83,7 +83,7 @@ func (s *sim) act(n *simNode, ev Event, a Action) {
 	case ActionAnswerFetch:
 		s.answerFetch(n, ev.(*FetchRequest), a)
 	case ActionPropose:
-		s.net = append(s.net, simMessage{to: metadata.NoBroker, from: n.id, life: n.brokerEpoch, propose: &a})
+		s.net = append(s.net, simMessage{to: metadata.NoBroker, from: n.id, life: n.brokerEpoch, propose: &a, members: n.members(a)})
 	case ActionComplete:
 		s.completed(n, a)
 	case ActionHalt:
@@ -354,8 +354,10 @@ func (s *sim) start(n *simNode) {
 	n.up = true
 	n.core = NewCore(n.id)
 	n.applied, n.hwSeen = -1, 0
-	s.nextLife++
-	n.brokerEpoch = s.nextLife
+	if s.fsm == nil {
+		s.nextLife++
+		n.brokerEpoch = s.nextLife
+	}
 	if s.mutant.replay {
 		n.applied = -1
 	}

@@ -63,7 +63,9 @@ type simNode struct {
 	waiters     map[Waiter]simProduce
 	hwSeen      int64
 	kept        []waiting // of the mutant "old waiter"
-	reported    int64     // offset of its last fetch
+	incarnation int       // numbers its registrations, disk its disks, for the FSM
+	disk        int
+	reported    int64 // offset of its last fetch
 }
 
 type simProduce struct {
@@ -90,6 +92,7 @@ type simMessage struct {
 	response *FetchResponse
 	records  []simRecord
 	propose  *Action
+	members  []metadata.ISRMember
 	result   *ISRResult
 }
 
@@ -98,7 +101,7 @@ type simMutant struct {
 	name string
 	// seeds is how many seeds it may take to be noticed.
 	seeds int
-	// flushAck restricts it to the mode in which it must be noticed; nil: either.
+	// flushAck is the only mode in which it breaks a promise; nil: both.
 	flushAck *bool
 
 	noEpochBump bool // R14
@@ -111,6 +114,7 @@ type simMutant struct {
 
 type simOptions struct {
 	seed   uint64
+	flush  *bool // millrace.flush.ack; nil: on with even seeds
 	steps  int
 	mutant *simMutant
 	trace  func(format string, args ...any)
@@ -131,8 +135,10 @@ type sim struct {
 	nextID     uint64 // values and waiters
 	nextLife   int64  // broker epochs
 	last       metadata.BrokerID
-	delivering *simMessage // the message being handled
-	quiet      bool        // the end phase: nothing breaks any more
+	delivering *simMessage       // the message being handled
+	fsm        *metadata.Replica // the controller; nil in scenarios, whose controller does what the script says
+	skew       int32             // leader epochs that the mutant "same epoch after restart" has swallowed
+	quiet      bool              // the end phase: nothing breaks any more
 
 	// The oracle.
 	committed  []simRecord          // what some leader's high watermark has passed
@@ -190,8 +196,8 @@ func newSim(opt simOptions) *sim {
 	if s.mutant == nil {
 		s.mutant = &simMutant{}
 	}
-	if s.mutant.flushAck != nil {
-		s.flushAck = *s.mutant.flushAck
+	if opt.flush != nil {
+		s.flushAck = *opt.flush
 	}
 	replicas := 3
 	if s.rng.IntN(8) == 0 {
@@ -256,6 +262,7 @@ func (s *sim) tracef(format string, args ...any) {
 
 // run plays a seed to its end and returns the first broken promise.
 func (s *sim) run() error {
+	s.form()
 	for _, n := range s.nodes {
 		s.start(n)
 	}
@@ -327,6 +334,7 @@ func (s *sim) heal() {
 	s.quiet = true
 	for round := 0; round < 400 && s.err == nil; round++ {
 		s.now += 10
+		s.orderElection()
 		for _, n := range s.nodes {
 			s.start(n)
 			s.fence(n, false)
