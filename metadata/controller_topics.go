@@ -246,8 +246,15 @@ func (p *placement) checkFactor(topic string, factor int) error {
 		return &Error{
 			Kind: ErrInvalidReplicationFactor,
 			What: fmt.Sprintf("topic %s can't have a replication factor of %d", topic, factor),
-			Why:  fmt.Sprintf("only %d broker(s) are registered and not fenced", len(p.brokers)),
+			Why:  fmt.Sprintf("only %d broker(s) can take replicas", len(p.brokers)),
 			Fix:  fmt.Sprintf("ask for at most %d, or add brokers first", len(p.brokers)),
+		}
+	case !slices.ContainsFunc(p.brokers, func(c *candidate) bool { return !c.absent }):
+		return &Error{
+			Kind: ErrInvalidReplicationFactor,
+			What: fmt.Sprintf("topic %s can't be placed", topic),
+			Why:  "no broker that can take replicas is there at the moment",
+			Fix:  "try again when one of them is back",
 		}
 	}
 	return nil

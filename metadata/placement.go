@@ -8,7 +8,8 @@ import (
 
 // placement decides where new replicas go (D16). A topic's own partitions are spread first: leaders and replicas evenly
 // over the brokers, the replicas of one partition over as many racks as there are. Among brokers that are equal in that
-// respect the one with the least of the whole cluster's leaders or replicas is taken.
+// respect the one with the least of the whole cluster's leaders or replicas is taken. A fenced broker gets a replica only
+// when there are not enough others: it joins the ISR when it is back.
 type placement struct {
 	brokers []*candidate
 	// turn rotates the order of equals, so that small topics don't all begin on the broker with the lowest id.
@@ -18,6 +19,7 @@ type placement struct {
 // candidate is a broker that can take replicas, with what it has: of all topics, and of the topic being placed.
 type candidate struct {
 	broker      *Broker
+	absent      bool // fenced, or leaving
 	leaders     int
 	replicas    int
 	directories []int // replicas per directory, parallel to broker.Directories
@@ -31,8 +33,8 @@ func newPlacement(im *Image, turn int) *placement {
 	p := &placement{turn: turn}
 	byID := make(map[BrokerID]*candidate)
 	for _, b := range im.Brokers() {
-		if !b.Fenced && len(b.Directories) > 0 {
-			c := &candidate{broker: b, directories: make([]int, len(b.Directories))}
+		if !b.Draining && !b.Removing && len(b.Directories) > 0 {
+			c := &candidate{broker: b, absent: b.Fenced || b.Leaving, directories: make([]int, len(b.Directories))}
 			p.brokers = append(p.brokers, c)
 			byID[b.ID] = c
 		}
@@ -112,6 +114,12 @@ func (p *placement) one(factor int) replicaSet {
 
 // compare is negative if a suits better than b as leader, or as follower beside replicas in the given racks.
 func (p *placement) compare(a, b *candidate, leader bool, racks []string) int {
+	if a.absent != b.absent {
+		if b.absent {
+			return -1
+		}
+		return 1
+	}
 	if leader {
 		return cmp.Or(cmp.Compare(a.topicLeaders, b.topicLeaders), cmp.Compare(a.topicReplicas, b.topicReplicas),
 			cmp.Compare(a.leaders, b.leaders), cmp.Compare(a.replicas, b.replicas))
@@ -177,8 +185,10 @@ func (p *placement) assign(im *Image, topic string, first int, assignments [][]B
 		set := replicaSet{replicas: slices.Clone(ids)}
 		alive := false
 		for j, id := range ids {
-			if c := byID[id]; c != nil {
+			if b := im.Broker(id); b != nil && !b.Fenced {
 				alive = true
+			}
+			if c := byID[id]; c != nil {
 				set.directories = append(set.directories, c.take(j == 0))
 				continue
 			}
@@ -186,7 +196,7 @@ func (p *placement) assign(im *Image, topic string, first int, assignments [][]B
 			if b == nil || len(b.Directories) == 0 {
 				return nil, bad(i, "there is no broker %d", id)
 			}
-			set.directories = append(set.directories, b.Directories[(first+i)%len(b.Directories)]) // fenced
+			set.directories = append(set.directories, b.Directories[(first+i)%len(b.Directories)]) // in maintenance, or on its way out
 		}
 		if !alive {
 			return nil, bad(i, "all of them are fenced, so nobody could lead it")
