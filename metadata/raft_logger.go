@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -17,11 +18,23 @@ type raftLogger struct {
 	logger *slog.Logger
 }
 
+// routine are messages that come with every broker that stops, starts or is behind, many times a second: gossip and the
+// controller say once that a broker is gone.
+var routine = []string{
+	"failed to heartbeat to", "failed to appendEntries to", "failed to make requestVote RPC", "failed to make requestPreVote RPC", "failed to contact", "failed to pipeline appendEntries",
+	"failed to decode incoming command", "failed to flush response", "failed to accept connection", "peer has newer term, stopping replication",
+	"appendEntries rejected, sending older logs", "failed to get previous log", "unable to get address for server, using fallback address",
+	"no known peers, aborting election", "heartbeat timeout reached, starting election",
+}
+
 func newRaftLogger(logger *slog.Logger) hclog.Logger {
 	return &raftLogger{Logger: hclog.NewNullLogger(), logger: logger}
 }
 
 func (l *raftLogger) log(level slog.Level, msg string, args []any) {
+	if level > slog.LevelDebug && slices.Contains(routine, msg) {
+		level = slog.LevelDebug
+	}
 	if !l.logger.Enabled(context.Background(), level) {
 		return
 	}

@@ -18,6 +18,10 @@ const (
 	suspectEvery = 500 * time.Millisecond
 	// stopPoll is how often a broker that stops asks whether it may.
 	stopPoll = 20 * time.Millisecond
+	// controllerWait bounds how long a broker that stops waits for an answer of the controller, which may just be changing.
+	controllerWait = 4 * time.Second
+	// drainWait bounds how long it waits for its followers.
+	drainWait = 10 * time.Second
 )
 
 // openSession begins to send heartbeats, and waits for the first answer: it takes the broker out of its fence.
@@ -139,6 +143,17 @@ func (b *Broker) leaveSession(ctx context.Context) error {
 	return nil
 }
 
+// ask sends one heartbeat of a broker that stops. The Store tries again while there is no controller, for some seconds.
+func (b *Broker) ask(ctx context.Context, h metadata.Heartbeat, reply *metadata.HeartbeatReply) error {
+	ctx, cancel := context.WithTimeout(ctx, controllerWait)
+	defer cancel()
+	r, err := b.store.Heartbeat(ctx, h)
+	if err == nil && reply != nil {
+		*reply = r
+	}
+	return err
+}
+
 func (b *Broker) handOver(ctx context.Context) error {
 	alone := true
 	for _, other := range b.store.Image().Brokers() {
@@ -148,18 +163,27 @@ func (b *Broker) handOver(ctx context.Context) error {
 		return nil
 	}
 	b.enter("handing over")
-	if err := b.replicas.Drain(ctx); err != nil {
-		return fmt.Errorf("let the followers catch up: %w", err)
+	// Without a controller nobody can take over, and followers that are gone are never taken out of the ISR: there is
+	// nothing to wait for.
+	if err := b.ask(ctx, b.heartbeat(), nil); err != nil {
+		return fmt.Errorf("no controller to hand over to: %w", err)
+	}
+	drain, cancel := context.WithTimeout(ctx, drainWait)
+	err := b.replicas.Drain(drain)
+	cancel()
+	if err != nil {
+		b.logger.Warn("handing over although followers have not caught up", "error", err)
 	}
 	var waiting string
 	for {
 		h := b.heartbeat()
 		h.Shutdown = true
-		reply, err := b.store.Heartbeat(ctx, h)
+		var reply metadata.HeartbeatReply
+		err := b.ask(ctx, h, &reply)
 		if err == nil && reply.MayStop {
 			break
 		}
-		if err != nil && final(err) || errors.Is(err, metadata.ErrStaleBrokerEpoch) {
+		if err != nil {
 			return err
 		}
 		if reply.Waiting != "" {
