@@ -70,3 +70,15 @@ suites *names="kcat python kafkajs":
 # Apache Kafka beside us, rounds interleaved: just peer-bench --quick; see integration/peer/RESULTS.md
 peer-bench *args:
     go run ./integration/peer/bench {{args}}
+
+# real three-broker clusters, broken in every way of the fault matrix, judged by the checker: just faults 30
+faults minutes="30" *args="":
+    go run ./integration/faults -minutes {{minutes}} {{args}}
+
+# that the checker notices brokers which break a rule
+mutants *args="":
+    go run ./integration/faults -mutants {{args}}
+
+# how long partitions go without an acknowledgement when their leader is killed, stopped or paused
+failover *args="":
+    go run ./integration/faults -failover {{args}}

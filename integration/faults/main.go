@@ -24,7 +24,7 @@ type options struct {
 	minutes                          float64
 	each                             time.Duration
 	seed                             uint64
-	brokers, memoryMiB               int
+	brokers, memoryMiB, kills        int
 	verbose, failover, mutants       bool
 }
 
@@ -42,6 +42,7 @@ func main() {
 	flag.BoolVar(&o.mutants, "mutants", false, "see that the checker notices brokers which break a rule")
 	flag.StringVar(&o.mutant, "mutant", "", "have the brokers of a run break this rule")
 	flag.BoolVar(&o.failover, "failover", false, "measure the gaps between acknowledgements instead")
+	flag.IntVar(&o.kills, "kills", 20, "how many kills -failover makes")
 	flag.BoolVar(&o.verbose, "v", false, "print what is done")
 	flag.Parse()
 	code, err := command(o)
@@ -149,9 +150,11 @@ func build(dir string, mutants bool) (string, error) {
 	return name, nil
 }
 
+func newRandom(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
+
 // run makes one run and returns its row.
 func (o options) run(ctx context.Context, s *scenario, seed uint64) row {
-	r := &run{options: o, name: s.name, seed: seed, random: rand.New(rand.NewPCG(seed, 1))}
+	r := &run{options: o, name: s.name, seed: seed, random: newRandom(seed)}
 	r.dir = filepath.Join(o.keep, fmt.Sprintf("%s-%d%s", s.name, seed, map[bool]string{true: "-mutant"}[o.mutant != ""]))
 	began := time.Now()
 	if err := os.RemoveAll(r.dir); err != nil {
