@@ -162,6 +162,9 @@ func (s *balancerSim) check() {
 		if !planned {
 			s.t.Fatalf("%v moves to %v and nobody has planned it", tp, p.target())
 		}
+		if !plan.Cancelled && !im.Balances(im.Topic(tp.Topic).ID, tp.Partition) {
+			s.t.Fatalf("%v moves to %v unthrottled", tp, p.target())
+		}
 		for _, id := range p.Adding {
 			if to[id]++; to[id] > movesPerBroker {
 				s.t.Fatalf("%d moves to broker %d at once", to[id], id)

@@ -60,6 +60,22 @@ func (im *Image) Reassignments() iter.Seq2[TopicPartition, *Partition] {
 	}
 }
 
+// Balances reports whether the reassignment of a partition that is under way was begun by the balancer.
+func (im *Image) Balances(id TopicID, partition int32) bool {
+	plan := im.st.balance.planOrNil()
+	t := im.TopicByID(id)
+	if plan == nil || t == nil || int(partition) >= len(t.Partitions) {
+		return false
+	}
+	for i := range plan.Moves {
+		m := &plan.Moves[i]
+		if m.Topic == id && m.Partition == partition && !m.State.final() && m.begun(t.Partitions[partition]) {
+			return true
+		}
+	}
+	return false
+}
+
 // Tombstone reports whether a topic of that id existed and was deleted by a committed command. Copies of its partitions
 // may go; copies of ids that are neither known nor tombstoned must be kept (L12).
 func (im *Image) Tombstone(id TopicID) bool { return im.st.tombstoned(id) }

@@ -225,11 +225,11 @@ func TestDrain(t *testing.T) {
 func TestThrottle(t *testing.T) {
 	var now Instant
 	th := throttle{leader: true, now: func() Instant { return now }}
-	th.setRate(1000)
+	th.setRates(1000, 0)
 	p := &Partition{m: &Manager{}, topic: &topicState{}}
 	p.view.Store(&view{isr: []metadata.BrokerID{0, 1}})
 	require.Equal(t, 500, th.take(p, 2, 500), "the topic names no replicas")
-	p.topic.throttled.Store(throttledOf(map[string]string{leaderThrottledReplicas: "0:0,1:7,garbage,x:1"}))
+	p.topic.throttled.Store(throttledOf(map[string]string{leaderThrottledReplicas: "0:0,1:7,garbage,x:1"}, throttledReplicas{}))
 	require.Equal(t, 500, th.take(p, 1, 500), "in the ISR")
 	require.Equal(t, 0, th.take(p, 2, 500))
 	now += Instant(time.Second)
@@ -239,7 +239,7 @@ func TestThrottle(t *testing.T) {
 	require.Equal(t, 0, th.take(p, 2, 500))
 	now += Instant(2 * time.Second)
 	require.Equal(t, 500, th.take(p, 2, 500))
-	th.setRate(0)
+	th.setRates(0, 0)
 	require.Equal(t, math.MaxInt, th.take(p, 2, math.MaxInt))
 	require.True(t, parseThrottled("*").all)
 	require.Equal(t, 1e6, rateOf(map[string]string{leaderThrottledRate: "1000000"}, leaderThrottledRate))

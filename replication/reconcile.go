@@ -64,8 +64,9 @@ func (m *Manager) reconcile(img *metadata.Image) {
 		}
 	}
 	m.brokerConfig = config
-	m.throttle.leader.setRate(rateOf(config, leaderThrottledRate))
-	m.throttle.follower.setRate(rateOf(config, followerThrottledRate))
+	moved := rateOf(config, balancerThrottledRate)
+	m.throttle.leader.setRates(rateOf(config, leaderThrottledRate), moved)
+	m.throttle.follower.setRates(rateOf(config, followerThrottledRate), moved)
 	for before, after := range img.ChangedTopics(old) {
 		if before != nil && (after == nil || after.ID != before.ID) {
 			round.drop(before.ID)
@@ -219,7 +220,7 @@ func (r *round) place(t *metadata.Topic) {
 		pl.topicState = &topicState{name: t.Name, id: t.ID, metrics: new(topicMetrics)}
 	}
 	settings := r.settings(pl, t)
-	pl.topicState.throttled.Store(throttledOf(t.Configs))
+	pl.topicState.throttled.Store(throttledOf(t.Configs, movedOf(r.img, t)))
 	for i := range t.Partitions {
 		id, rec := int32(i), t.Partitions[i]
 		p := pl.partitions[i]

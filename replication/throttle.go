@@ -11,12 +11,13 @@ import (
 
 // Replication throttles (KIP-73): what a leader sends to replicas that are not in sync, and what such replicas take in,
 // is held to a rate for the partitions that the topic configs name. Replicas in the ISR are never held back: they would
-// fall out of it.
+// fall out of it. What the balancer moves is held to a rate of its own, without anybody naming it.
 const (
 	leaderThrottledReplicas   = "leader.replication.throttled.replicas"
 	followerThrottledReplicas = "follower.replication.throttled.replicas"
 	leaderThrottledRate       = "leader.replication.throttled.rate"
 	followerThrottledRate     = "follower.replication.throttled.rate"
+	balancerThrottledRate     = "millrace.balancer.throttle.bytes.per.sec"
 )
 
 // throttles are those of a manager.
@@ -24,73 +25,85 @@ type throttles struct {
 	leader, follower throttle
 }
 
-// throttle is one token bucket. A read takes what it finds and may overdraw it, so that a batch larger than a second's
-// share passes.
+// throttle is what a manager sends, or takes in: a token bucket for what the configs name, and one for what the balancer
+// moves.
 type throttle struct {
 	leader bool
 	now    func() Instant
 
 	mu struct {
 		sync.Mutex
-		rate    float64 // bytes per second; 0: no limit
-		tokens  float64
-		filled  Instant
-		waiting []*sessionPartition
+		named, moved bucket
+		waiting      []*sessionPartition
 	}
+}
+
+// bucket is a token bucket. A read takes what it finds and may overdraw it, so that a batch larger than a second's share
+// passes.
+type bucket struct {
+	rate   float64 // bytes per second; 0: no limit
+	tokens float64
+	filled Instant
 }
 
 // throttlePause is how often what is held back is looked at again.
 const throttlePause = 50 * time.Millisecond
 
-// setRate takes over the rate of the broker's configuration.
-func (t *throttle) setRate(bytesPerSecond float64) {
+// setRates takes over the rates of the broker's configuration.
+func (t *throttle) setRates(named, moved float64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.mu.named.setRate(named, t.now())
+	t.mu.moved.setRate(moved, t.now())
+}
+
+func (b *bucket) setRate(bytesPerSecond float64, now Instant) {
 	if bytesPerSecond <= 0 || bytesPerSecond >= 1<<62 {
 		bytesPerSecond = 0
 	}
-	if t.mu.rate != bytesPerSecond {
-		t.mu.rate, t.mu.tokens, t.mu.filled = bytesPerSecond, 0, t.now()
+	if b.rate != bytesPerSecond {
+		*b = bucket{rate: bytesPerSecond, filled: now}
 	}
 }
 
-// applies says whether the throttle holds back this partition's traffic with the replica.
-func (t *throttle) applies(p *Partition, replica metadata.BrokerID) bool {
+// empty fills the bucket and says whether it is empty.
+func (b *bucket) empty(now Instant) bool {
+	if b.rate == 0 {
+		return false
+	}
+	b.tokens = min(b.tokens+b.rate*float64(now-b.filled)/1e9, b.rate)
+	b.filled = now
+	return b.tokens <= 0
+}
+
+// applies says which of the buckets hold back this partition's traffic with the replica.
+func (t *throttle) applies(p *Partition, replica metadata.BrokerID) (named, moved bool) {
 	set := p.topic.throttled.Load()
 	if set == nil {
-		return false
+		return false, false
 	}
 	v := p.view.Load()
 	for _, id := range v.isr {
 		if id == replica {
-			return false
+			return false, false
 		}
 	}
+	list := &set.follower
 	if t.leader {
-		return set.leader.has(p.partition, p.m.cfg.BrokerID)
+		list = &set.leader
 	}
-	return set.follower.has(p.partition, p.m.cfg.BrokerID)
-}
-
-// emptyLocked fills the bucket and says whether it is empty.
-func (t *throttle) emptyLocked() bool {
-	if t.mu.rate == 0 {
-		return false
-	}
-	now := t.now()
-	t.mu.tokens = min(t.mu.tokens+t.mu.rate*float64(now-t.mu.filled)/1e9, t.mu.rate)
-	t.mu.filled = now
-	return t.mu.tokens <= 0
+	return list.has(p.partition, p.m.cfg.BrokerID), set.moved.has(p.partition, replica)
 }
 
 // take returns how many bytes of at most maxBytes may go to the replica now; 0: none.
 func (t *throttle) take(p *Partition, replica metadata.BrokerID, maxBytes int) int {
-	if !t.applies(p, replica) {
+	named, moved := t.applies(p, replica)
+	if !named && !moved {
 		return maxBytes
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.emptyLocked() {
+	if now := t.now(); named && t.mu.named.empty(now) || moved && t.mu.moved.empty(now) {
 		return 0
 	}
 	return maxBytes
@@ -98,13 +111,17 @@ func (t *throttle) take(p *Partition, replica metadata.BrokerID, maxBytes int) i
 
 // spent counts bytes that went.
 func (t *throttle) spent(p *Partition, replica metadata.BrokerID, bytes int) {
-	if !t.applies(p, replica) {
+	named, moved := t.applies(p, replica)
+	if !named && !moved {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.mu.rate > 0 {
-		t.mu.tokens -= float64(bytes)
+	if named {
+		t.mu.named.tokens -= float64(bytes) // of no account without a rate
+	}
+	if moved {
+		t.mu.moved.tokens -= float64(bytes)
 	}
 }
 
@@ -140,8 +157,8 @@ func (t *throttle) release() {
 	}
 }
 
-// throttledSet is what the topic configs say; immutable.
-type throttledSet struct{ leader, follower throttledReplicas }
+// throttledSet is what the topic configs say, and which replicas the balancer is adding; immutable.
+type throttledSet struct{ leader, follower, moved throttledReplicas }
 
 // throttledReplicas is a list of partition:broker, or all of them.
 type throttledReplicas struct {
@@ -187,18 +204,43 @@ func parseThrottled(s string) (r throttledReplicas) {
 	return r
 }
 
-// throttledOf returns what a topic's configs say, nil: nothing.
-func throttledOf(configs map[string]string) *throttledSet {
+// throttledOf returns what a topic's configs say, and what the balancer moves; nil: nothing.
+func throttledOf(configs map[string]string, moved throttledReplicas) *throttledSet {
 	l, f := configs[leaderThrottledReplicas], configs[followerThrottledReplicas]
-	if l == "" && f == "" {
+	if l == "" && f == "" && moved.list == nil {
 		return nil
 	}
-	return &throttledSet{leader: parseThrottled(l), follower: parseThrottled(f)}
+	return &throttledSet{leader: parseThrottled(l), follower: parseThrottled(f), moved: moved}
 }
 
-// rateOf reads a rate of the broker's configuration; 0: no limit.
+// movedOf returns the replicas of a topic that the balancer is adding.
+func movedOf(img *metadata.Image, t *metadata.Topic) (moved throttledReplicas) {
+	for i, p := range t.Partitions {
+		if len(p.Adding) == 0 || !img.Balances(t.ID, int32(i)) {
+			continue
+		}
+		if moved.list == nil {
+			moved.list = map[throttledReplica]struct{}{}
+		}
+		for _, id := range p.Adding {
+			moved.list[throttledReplica{int32(i), id}] = struct{}{}
+		}
+	}
+	return moved
+}
+
+// rateOf reads a rate of the broker's configuration, or its default; 0: no limit.
 func rateOf(config map[string]string, key string) float64 {
-	rate, err := strconv.ParseFloat(config[key], 64)
+	value := config[key]
+	if value == "" {
+		if k, ok := metadata.LookupConfig(metadata.ConfigBroker, key); ok {
+			value = k.Default
+		}
+	}
+	if canonical, err := metadata.CheckConfig(metadata.ConfigBroker, key, value); err == nil {
+		value = canonical
+	}
+	rate, err := strconv.ParseFloat(value, 64)
 	if err != nil {
 		return 0
 	}
