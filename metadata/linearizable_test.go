@@ -181,7 +181,7 @@ type bubbleCluster struct {
 	trans  []*raft.InmemTransport
 }
 
-func newBubbleCluster(t *testing.T) *bubbleCluster {
+func newBubbleCluster(t *testing.T, tune ...func(i int, cfg *Config)) *bubbleCluster {
 	c := &bubbleCluster{t: t}
 	for i := range 3 {
 		cfg := testConfig(t, t.TempDir())
@@ -192,6 +192,9 @@ func newBubbleCluster(t *testing.T) *bubbleCluster {
 		cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLease = 500*time.Millisecond, 500*time.Millisecond, 250*time.Millisecond
 		_, trans := raft.NewInmemTransport(raft.ServerAddress(fmt.Sprintf("broker-%d", i+1)))
 		cfg.Transport = trans
+		for _, f := range tune {
+			f(i, &cfg)
+		}
 		s, err := Open(cfg)
 		require.NoError(t, err)
 		c.stores = append(c.stores, s)
