@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -65,6 +66,8 @@ type broker struct {
 	Addr string // client listener, host:port
 	HTTP string // health and metrics, host:port
 	args []string
+	// wrap, when not empty, is a command line that the broker's own is appended to.
+	wrap []string
 
 	cmd    *exec.Cmd
 	stderr *lockedBuffer
@@ -74,6 +77,14 @@ type broker struct {
 // startBroker starts a process on a fresh data directory and waits until it
 // answers a Metadata request. It ends with the test.
 func startBroker(t testing.TB, set ...string) *broker {
+	t.Helper()
+	b := newBroker(t, set...)
+	b.Start()
+	return b
+}
+
+// newBroker is startBroker without the start.
+func newBroker(t testing.TB, set ...string) *broker {
 	t.Helper()
 	b := &broker{t: t, Data: t.TempDir(), Addr: freeAddr(t), HTTP: freeAddr(t)}
 	b.args = []string{
@@ -91,14 +102,14 @@ func startBroker(t testing.TB, set ...string) *broker {
 			t.Logf("broker log:\n%s", b.stderr.Tail(8<<10))
 		}
 	})
-	b.Start()
 	return b
 }
 
 // Start runs the process (again) and waits until it serves.
 func (b *broker) Start() {
 	b.t.Helper()
-	b.cmd = exec.Command(millraceBinary(b.t), b.args...)
+	line := append(append(slices.Clone(b.wrap), millraceBinary(b.t)), b.args...)
+	b.cmd = exec.Command(line[0], line[1:]...)
 	b.stderr = &lockedBuffer{}
 	b.cmd.Stderr = b.stderr
 	b.cmd.Stdout = b.stderr

@@ -156,14 +156,17 @@ func throw(t *testing.T, addr string, frame []byte) {
 }
 
 // residentKB is the resident memory of the broker.
-func residentKB(t *testing.T, b *broker) int {
+func residentKB(t testing.TB, b *broker) int { return statusKB(t, b, "VmRSS:") }
+
+// statusKB is a field of the broker's /proc status, in kB.
+func statusKB(t testing.TB, b *broker, field string) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", b.cmd.Process.Pid))
 	if err != nil {
 		return 0
 	}
 	for line := range strings.Lines(string(status)) {
-		if kb, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if kb, ok := strings.CutPrefix(line, field); ok {
 			n, err := strconv.Atoi(strings.Fields(kb)[0])
 			require.NoError(t, err)
 			return n

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,7 +17,7 @@ import (
 )
 
 // check reports the first broken invariant of the budget whose frames hold charges.
-func (b *budget) check(charges []*charge) error {
+func (b *budget) check(charges []*charge, sources []*source) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var used, overflow int64
@@ -40,12 +41,27 @@ func (b *budget) check(charges []*charge) error {
 		return fmt.Errorf("%d of %d in use", b.mu.used, b.main)
 	case tokens > 1 || (tokens == 1) != b.mu.token:
 		return fmt.Errorf("%d owners of the token, which is taken: %v", tokens, b.mu.token)
-	case b.mu.growers.first != nil && !b.mu.token:
-		return fmt.Errorf("a frame waits to grow, and the token is free")
-	case b.mu.growers.first != nil && b.mu.used+b.mu.growers.first.n <= b.main:
-		return fmt.Errorf("a frame waits to grow, and there is room")
-	case b.mu.growers.first == nil && b.mu.entrants.first != nil && b.mu.used+b.mu.entrants.first.n <= b.main:
-		return fmt.Errorf("a new frame waits, and there is room")
+	}
+	for _, s := range sources {
+		l, held := b.laneLocked(s), int64(0)
+		for _, c := range charges {
+			if c.source == s {
+				held += c.main
+			}
+		}
+		grower, entrant := l.growers.first, l.entrants.first
+		switch {
+		case held != l.held:
+			return fmt.Errorf("a source holds %d, counted %d", held, l.held)
+		case grower != nil && b.tokenLocked(l):
+			return fmt.Errorf("a frame waits to grow, and the token is free")
+		case grower != nil && b.fitsLocked(l, grower.n):
+			return fmt.Errorf("a frame waits to grow, and there is room")
+		case grower == nil && entrant != nil && b.fitsLocked(l, entrant.n):
+			return fmt.Errorf("a new frame waits, and there is room")
+		case (grower != nil || entrant != nil) && !slices.Contains(b.mu.waiting, l):
+			return fmt.Errorf("a source with frames that wait is not in the round")
+		}
 	}
 	return nil
 }
@@ -80,6 +96,7 @@ func TestBudgetModel(t *testing.T) {
 				}
 			}
 			entering := 0
+			sources := []*source{nil, newSource(), newSource()}
 			for range rapid.IntRange(1, 60).Draw(rt, "steps") {
 				var idle, busy []*frame
 				mu.Lock()
@@ -94,11 +111,12 @@ func TestBudgetModel(t *testing.T) {
 				switch op := rapid.IntRange(0, 9).Draw(rt, "op"); {
 				case op < 3 || len(idle) == 0 && len(busy) == 0:
 					n := int64(rapid.IntRange(1, int(b.main)).Draw(rt, "enter"))
+					from := rapid.SampledFrom(sources).Draw(rt, "source")
 					ctx, cancel := context.WithCancel(context.Background())
 					entering++
 					go func() {
 						defer cancel()
-						c, err := b.enter(ctx, n)
+						c, err := b.enter(ctx, from, n)
 						mu.Lock()
 						defer mu.Unlock()
 						entering--
@@ -137,7 +155,7 @@ func TestBudgetModel(t *testing.T) {
 				}
 				synctest.Wait()
 				mu.Lock()
-				err := b.check(collect())
+				err := b.check(collect(), sources)
 				mu.Unlock()
 				if err != nil {
 					rt.Fatal(err)
@@ -219,7 +237,7 @@ func TestSmallAnswersLeaveBeforeAWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := startServer(t, handlerFunc(answering), func(cfg *Config) { cfg.FrameBudgetBytes = minBudgetBytes })
 		b := s.listeners[0].budget
-		c, ok := b.tryEnter(b.main-1<<10, b.main)
+		c, ok := b.tryEnter(nil, b.main-1<<10, b.main)
 		require.True(t, ok)
 		client := s.dial()
 		go client.send(metadataFrame(1, "a"), metadataFrame(2, string(bytes.Repeat([]byte{'x'}, 2000))))
@@ -354,7 +372,7 @@ func TestWaitingForMemoryIsNotTheClientsFault(t *testing.T) {
 		go c.send(metadataFrame(1, "x"))
 		c.expect("1 ok")
 		var token charge
-		other, ok := b.tryEnter(b.main-64<<10, b.main)
+		other, ok := b.tryEnter(nil, b.main-64<<10, b.main)
 		require.True(t, ok)
 		require.NoError(t, b.grow(context.Background(), &token, b.main))
 		go c.send(produceFrame(2, -1, 1<<20))
@@ -371,16 +389,16 @@ func TestWaitingForMemoryIsNotTheClientsFault(t *testing.T) {
 func TestCancelledWaitMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget(minBudgetBytes)
-		held, ok := b.tryEnter(b.main/2, b.main)
+		held, ok := b.tryEnter(nil, b.main/2, b.main)
 		require.True(t, ok)
 		ctx, cancel := context.WithCancelCause(context.Background())
 		var small charge
 		go func() {
-			_, err := b.enter(ctx, b.main)
+			_, err := b.enter(ctx, nil, b.main)
 			require.ErrorIs(t, err, ErrPeerClosed)
 		}()
 		synctest.Wait()
-		go func() { small, _ = b.enter(context.Background(), 1) }()
+		go func() { small, _ = b.enter(context.Background(), nil, 1) }()
 		synctest.Wait()
 		require.Zero(t, small.main, "it stands behind the other")
 		cancel(ErrPeerClosed)
@@ -395,7 +413,7 @@ func TestCancelledWaitMakesRoom(t *testing.T) {
 // TestFrameReferences: memory goes back with the last reference, and mistakes with references are found.
 func TestFrameReferences(t *testing.T) {
 	b := newBudget(minBudgetBytes)
-	c, ok := b.tryEnter(frameBytes(100), b.main)
+	c, ok := b.tryEnter(nil, frameBytes(100), b.main)
 	require.True(t, ok)
 	f := newFrame(b, c, 100)
 	f.Retain()

@@ -84,14 +84,19 @@ const (
 	smallChunkBytes = 16 << 10
 )
 
-// get returns an empty chunk for a response of size bytes.
-func (p *chunks) get(size int) *buffer {
+// get returns an empty chunk for a response of size bytes. A source holds no more large ones than are left, so that one whose clients
+// don't read leaves half of them to others.
+func (p *chunks) get(s *source, size int) *buffer {
 	n, pool := smallChunkBytes, &p.smalls
 	if size > smallChunkBytes {
-		if p.out.Add(1) <= p.max {
-			n, pool = chunkCapacity, &p.larges
-		} else {
+		switch out := p.out.Add(1); {
+		case out > p.max, s != nil && s.chunks.Load() > max(p.max-out, 0):
 			p.out.Add(-1)
+		default:
+			n, pool = chunkCapacity, &p.larges
+			if s != nil {
+				s.chunks.Add(1)
+			}
 		}
 	}
 	if b, ok := pool.Get().(*buffer); ok {
@@ -100,7 +105,7 @@ func (p *chunks) get(size int) *buffer {
 	return &buffer{b: make([]byte, 0, n)}
 }
 
-func (p *chunks) put(b *buffer) {
+func (p *chunks) put(s *source, b *buffer) {
 	b.b = b.b[:0]
 	if cap(b.b) != chunkCapacity {
 		p.smalls.Put(b)
@@ -108,4 +113,7 @@ func (p *chunks) put(b *buffer) {
 	}
 	p.larges.Put(b)
 	p.out.Add(-1)
+	if s != nil {
+		s.chunks.Add(-1)
+	}
 }

@@ -27,6 +27,8 @@ type Conn struct {
 	// the reader.
 	lastLarge bool
 	ip        netip.Addr
+	source    *source     // nil: none. Set by Server.add
+	turns     *turnWriter // of chunks, see turns; nil where they are not written in turns
 	accepted  time.Time
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
@@ -86,8 +88,13 @@ type connValue struct{ key, value any }
 func newConn(s *Server, l *Listener, raw net.Conn, id uint64) *Conn {
 	c := &Conn{id: id, server: s, listener: l, raw: raw, net: raw, ip: addrIP(raw.RemoteAddr()), accepted: time.Now()}
 	_, c.gathers = raw.(*net.TCPConn)
+	c.turns = newTurnWriter(c, raw)
 	if l.tls != nil {
-		c.net = tls.Server(raw, l.tls.serverConfig())
+		inner := raw
+		if c.turns != nil {
+			inner = c.turns
+		}
+		c.net = tls.Server(inner, l.tls.serverConfig())
 		c.gathers = false
 	}
 	c.ctx, c.cancel = context.WithCancelCause(s.ctx)
@@ -104,6 +111,7 @@ func newConn(s *Server, l *Listener, raw net.Conn, id uint64) *Conn {
 	if len(l.cfg.Streams) > 0 {
 		c.frames.stream = func(first byte) bool { return l.cfg.Streams[first] != nil }
 	}
+	c.frames.arrival.expire = c.expireRead
 	c.firstBefore = c.accepted.Add(s.cfg.FirstRequestTimeout)
 	c.touch(c.accepted)
 	return c

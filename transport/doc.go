@@ -15,6 +15,8 @@
 //     connections, of which half at most is lent ahead; a connection that finds no room stops reading. A frame that holds part
 //     of the budget can always finish (see budget.go), so the budget can't deadlock.
 //   - Answers are held back, to share a write, only while the reader has something to do: before it waits for anything it writes them.
+//   - Frame memory, large chunks and turns to write records are divided among the addresses that clients come from (source), so that one of
+//     them, whatever it does on however many connections, leaves the others theirs (N6, N8).
 //   - A peer that does not read costs a bounded number of bytes and is cut off when a write makes no progress (N1).
 //   - The context of a connection ends with it, so nothing waits for a dead peer (N2).
 //   - A panic in a handler closes its connection only, unless it passed through a package below transport: then the process ends (N9).
@@ -28,7 +30,8 @@
 //
 // # Locks
 //
-// Conn.mu guards a connection's queue; the mutexes of Server, budget, certificates and metrics are leaves. Neither a handler's code nor a
+// Conn.mu guards a connection's queue. Server.mu may be held when budget.mu is taken, and budget.mu when Conn.mu is; the mutexes of turns,
+// certificates and metrics are leaves. Neither a handler's code nor a
 // source's nor an encoder's is called with a lock held.
 //
 // The package writes no files; it reads the PEM files of its TLS listeners.

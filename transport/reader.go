@@ -37,6 +37,7 @@ var (
 type frameReader struct {
 	br     *bufio.Reader
 	budget *budget
+	source *source // nil: none
 	// arm sets the deadline of the following reads. It returns an error when no more should be read.
 	arm func(time.Time) error
 	// beforeWait is called before a wait for the budget, which may be long: answers held back must go out first. waited is
@@ -48,6 +49,10 @@ type frameReader struct {
 	timeout time.Duration
 	// stream says whether a connection that begins with this byte speaks another protocol of the listener; nil: there is none.
 	stream func(first byte) bool
+	// largest is the size of the largest frame that arrived.
+	largest int
+	// arrival is the frame that is read by readLarge.
+	arrival arrival
 	// sniffed says that the first bytes of the stream were seen to be a Kafka frame.
 	sniffed bool
 }
@@ -115,18 +120,18 @@ func (r *frameReader) read(ctx context.Context, size int) (*Frame, error) {
 	var c charge
 	if whole > readBufferBytes {
 		if classOf(size) < len(frameClasses) {
-			c, ok = r.budget.lend(frameBytes(size))
+			c, ok = r.budget.lend(r.source, frameBytes(size), size <= 2*r.largest)
 		}
 		if !ok {
 			first = min(size, frameClasses[firstStepClass])
 		}
 	}
 	if n := frameBytes(first); !ok {
-		if c, ok = r.budget.tryEnter(n, r.budget.main); !ok {
+		if c, ok = r.budget.tryEnter(r.source, n, r.budget.main); !ok {
 			r.beforeWait()
 			began := time.Now()
 			var err error
-			if c, err = r.budget.enter(ctx, n); err != nil {
+			if c, err = r.budget.enter(ctx, r.source, n); err != nil {
 				return nil, err
 			}
 			r.waited(time.Since(began))
@@ -150,6 +155,7 @@ func (r *frameReader) read(ctx context.Context, size int) (*Frame, error) {
 		return nil, err
 	}
 	f.size = size
+	r.largest = max(r.largest, size)
 	return f, nil
 }
 
@@ -165,29 +171,38 @@ func (r *frameReader) fill(n, size int) error {
 // readLarge reads size bytes, of which the first ones are buffered, into f or the larger frame that replaces it. The frame returned is
 // the caller's also when there is an error.
 func (r *frameReader) readLarge(ctx context.Context, f *Frame, size int) (*Frame, error) {
-	deadline := r.deadline(size)
+	a := &r.arrival
+	a.size = size
+	r.budget.arrive(a)
+	defer r.budget.arrived(a)
 	for filled := 0; ; {
 		end := min(size, len(f.buf))
 		if end-filled > r.br.Buffered() {
-			if err := r.arm(deadline); err != nil {
+			if err := r.arm(a.deadline(r.timeout)); err != nil {
 				return f, err
 			}
 		}
 		n, err := io.ReadFull(r.br, f.buf[filled:end])
 		filled += n
 		if err != nil {
+			if a.pressed.Load() && isTimeout(err) {
+				r.budget.distrust(r.source)
+			}
 			return f, frameError(err)
 		}
 		if filled == size {
 			return f, nil
 		}
 		began := time.Now()
-		if f, err = r.grow(ctx, f, filled, size); err != nil {
+		a.waiting.Store(true)
+		f, err = r.grow(ctx, f, filled, size)
+		waited := time.Since(began)
+		a.began.Add(int64(waited))
+		a.waiting.Store(false)
+		if err != nil {
 			return f, err
 		}
-		waited := time.Since(began)
 		r.waited(waited)
-		deadline = deadline.Add(waited)
 	}
 }
 
@@ -214,7 +229,7 @@ func (r *frameReader) grow(ctx context.Context, f *Frame, filled, size int) (*Fr
 // deadline is when a frame of size bytes that begins now must have arrived: slow clients have some time, but a peer can't hold memory
 // for ever by sending a byte now and then.
 func (r *frameReader) deadline(size int) time.Time {
-	return time.Now().Add(r.timeout + time.Duration(size/(512<<10))*time.Second)
+	return time.Now().Add(r.timeout + time.Duration(size/frameBytesPerSecond)*time.Second)
 }
 
 // frameError makes an end of the stream within a frame, and a deadline, recognisable.

@@ -52,7 +52,7 @@ func FuzzFrameReader(f *testing.F) {
 		b := newBudget(2 << 20)
 		var other charge
 		if contended { // nothing is lent
-			other, _ = b.tryEnter(b.main*2/3, b.main)
+			other, _ = b.tryEnter(nil, b.main*2/3, b.main)
 		}
 		r := newTestReader(choppyReader{bytes.NewReader(stream), rand.New(rand.NewPCG(1, uint64(chop))), 1 + int(chop)}, b, limit)
 		for at := 0; ; {
@@ -147,7 +147,7 @@ func TestLargeBodiesAreReadInPlace(t *testing.T) {
 	require.LessOrEqual(t, copied(f, places), readBufferBytes)
 	f.Release()
 
-	c, ok := b.tryEnter(b.main/2, b.main)
+	c, ok := b.tryEnter(nil, b.main/2, b.main)
 	require.True(t, ok)
 	p, f, places := read(b)
 	require.LessOrEqual(t, copied(f, places), size*2/5)
@@ -195,7 +195,7 @@ func TestReaderErrors(t *testing.T) {
 			b := newBudget(1 << 20)
 			var c charge
 			if contended {
-				c, _ = b.tryEnter(b.main/2, b.main)
+				c, _ = b.tryEnter(nil, b.main/2, b.main)
 			}
 			r := newTestReader(io.MultiReader(bytes.NewReader(stream[:at]), readerFunc(func([]byte) (int, error) { return 0, broken })), b, 1<<20)
 			pre, err := r.next()

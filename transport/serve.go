@@ -41,8 +41,26 @@ func (c *Conn) serve() {
 		c.linger()
 	case err == ErrIdle && c.served:
 		c.linger()
+	case errors.Is(err, ErrRejected):
+		c.delayClose()
 	}
 	c.kill(err)
+}
+
+// delayClose keeps a rejected connection open for a while if its source had many of late.
+func (c *Conn) delayClose() {
+	d := c.source.closeDelay()
+	if d <= 0 {
+		return
+	}
+	c.frames.br = nil // its buffer is not needed meanwhile
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-c.ctx.Done():
+	case <-c.server.draining:
+	}
 }
 
 // handshake does TLS's, within the time for the first request.
@@ -232,6 +250,14 @@ func (c *Conn) armFrame(t time.Time) error {
 	}
 	c.armedIdle = false
 	return c.setReadDeadline(t)
+}
+
+// expireRead moves the deadline of a read under way, from any goroutine.
+func (c *Conn) expireRead(t time.Time) {
+	_ = c.net.SetReadDeadline(t) // fails on a closed connection only
+	if c.stopping() {
+		_ = c.net.SetReadDeadline(time.Unix(1, 0)) // see stop
+	}
 }
 
 // setReadDeadline sets the deadline, unless reading shall stop: then the deadline in the past that stopped it must stay. The order of

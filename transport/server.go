@@ -29,6 +29,7 @@ type Server struct {
 	listeners []*Listener
 	metrics   *metrics
 	chunks    chunks
+	turns     *turns
 	hints     sizeHints
 	noise     noise
 	rate      *rate.Limiter
@@ -49,8 +50,10 @@ type Server struct {
 		running  bool
 		stopping bool // draining is closed
 		conns    map[*Conn]*list.Element
-		perIP    map[netip.Addr]int
-		external int // connections of listeners that aren't Internal
+		sources  map[netip.Addr]*source
+		// forgetSources is how many sources there are before those that are quiet are forgotten.
+		forgetSources int
+		external      int // connections of listeners that aren't Internal
 		// embryos are the external connections that have sent no request, oldest first; a connection's element
 		// in it is in conns.
 		embryos list.List
@@ -74,7 +77,8 @@ func New(cfg Config, h Handler) (*Server, error) {
 	s.chunks.max = cfg.ResponseBudgetBytes / chunkBytes
 	s.mu.limits = cfg.Limits
 	s.mu.conns = map[*Conn]*list.Element{}
-	s.mu.perIP = map[netip.Addr]int{}
+	s.mu.sources = map[netip.Addr]*source{}
+	s.turns = newTurns()
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.acceptCtx, s.stopAccept = context.WithCancel(context.Background())
 
@@ -267,7 +271,7 @@ func (s *Server) add(c *Conn) (evicted *Conn, refused rejection) {
 		if !ok {
 			limit = limits.MaxConnectionsPerIP
 		}
-		if limit > 0 && s.mu.perIP[c.ip] >= limit {
+		if from := s.mu.sources[c.ip]; limit > 0 && from != nil && from.conns >= limit {
 			return evicted, rejectPerIP
 		}
 	}
@@ -283,7 +287,9 @@ func (s *Server) add(c *Conn) (evicted *Conn, refused rejection) {
 	l.conns++
 	s.mu.external++
 	if c.ip.IsValid() {
-		s.mu.perIP[c.ip]++
+		from := s.sourceLocked(c.ip, l.budget)
+		from.conns++
+		c.source, c.frames.source = from, from
 	}
 	s.metrics.connections.join(c)
 	return evicted, ""
@@ -344,9 +350,7 @@ func (s *Server) removeLocked(c *Conn) {
 		return
 	}
 	s.mu.external--
-	if c.ip.IsValid() {
-		if s.mu.perIP[c.ip]--; s.mu.perIP[c.ip] == 0 {
-			delete(s.mu.perIP, c.ip)
-		}
+	if c.source != nil {
+		c.source.conns--
 	}
 }

@@ -175,8 +175,10 @@ func (c *Conn) writeSpliced(r *Request) error {
 		}
 		gathered = 0
 	}
-	chunk := c.server.chunks.get(gathered + total - c.uncopied(s))
-	defer c.server.chunks.put(chunk)
+	c.turns.begin()
+	defer c.turns.end()
+	chunk := c.server.chunks.get(c.source, gathered+total-c.uncopied(s))
+	defer c.server.chunks.put(c.source, chunk)
 	for _, p := range c.gather {
 		chunk.b = append(chunk.b, p...)
 	}
@@ -190,7 +192,19 @@ func (c *Conn) writeSpliced(r *Request) error {
 	if len(chunk.b) == 0 {
 		return nil
 	}
-	return c.writeBytes(chunk.b)
+	return c.writeChunk(chunk.b)
+}
+
+// writeChunk is writeBytes for bytes of records, which are written in turns (turns).
+func (c *Conn) writeChunk(p []byte) error {
+	c.turns.filled()
+	if c.turns == nil || c.listener.tls != nil { // TLS writes its records through c.turns
+		return c.writeBytes(p)
+	}
+	c.armWrite()
+	n, err := c.turns.Write(p)
+	c.listener.metrics.bytesOut.Add(int64(n))
+	return err
 }
 
 // uncopied is how many bytes of s need no copy.
@@ -212,7 +226,7 @@ func (c *Conn) fileRange(s Source) (fd uintptr, offset int64, ok bool) {
 	}
 	if !c.triedFiles {
 		c.triedFiles = true
-		c.files = newFileSender(c.net)
+		c.files = newFileSender(c.net, c.turns)
 	}
 	if c.files == nil {
 		return 0, 0, false
@@ -225,10 +239,12 @@ func (c *Conn) writePiece(chunk *buffer, p *Piece) error {
 	room := func() ([]byte, error) {
 		n := len(chunk.b)
 		if n == cap(chunk.b) {
-			if err := c.writeBytes(chunk.b); err != nil {
+			if err := c.writeChunk(chunk.b); err != nil {
 				return nil, err
 			}
 			n = 0
+			c.turns.end() // it's the others' turn
+			c.turns.begin()
 		}
 		chunk.b = chunk.b[:n]
 		return chunk.b[n:cap(chunk.b)], nil

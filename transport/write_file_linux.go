@@ -13,7 +13,8 @@ import (
 // fileSender sends bytes of files over a plain TCP connection without copying them: the kernel hands the pages of the file to the
 // socket. It belongs to the goroutine that flushes.
 type fileSender struct {
-	raw syscall.RawConn
+	raw   syscall.RawConn
+	turns *turnWriter
 
 	// Of the call in progress.
 	file   int
@@ -22,13 +23,14 @@ type fileSender struct {
 	header []byte
 	sent   int
 	err    error
+	again  bool // the socket has room, and the turn is somebody else's by now
 
 	send func(fd uintptr) bool // of the file
 	more func(fd uintptr) bool // header, to be followed by more
 }
 
 // newFileSender returns nil if c is not a plain TCP connection.
-func newFileSender(c net.Conn) *fileSender {
+func newFileSender(c net.Conn, turns *turnWriter) *fileSender {
 	t, ok := c.(*net.TCPConn)
 	if !ok {
 		return nil
@@ -37,11 +39,17 @@ func newFileSender(c net.Conn) *fileSender {
 	if err != nil {
 		return nil
 	}
-	s := &fileSender{raw: raw}
+	s := &fileSender{raw: raw, turns: turns}
 	s.send = func(fd uintptr) bool {
+		if s.again = !s.turns.held(); s.again {
+			return true
+		}
 		return s.finished(unix.Sendfile(int(fd), s.file, &s.offset, s.length))
 	}
 	s.more = func(fd uintptr) bool {
+		if s.again = !s.turns.held(); s.again {
+			return true
+		}
 		return s.finished(unix.SendmsgN(int(fd), s.header, nil, nil, unix.MSG_MORE|unix.MSG_NOSIGNAL))
 	}
 	return s
@@ -53,6 +61,7 @@ func (s *fileSender) finished(n int, err error) bool {
 	case n > 0:
 		s.sent, s.err = n, nil
 	case errors.Is(err, unix.EAGAIN):
+		s.turns.give()
 		return false
 	default:
 		s.sent, s.err = 0, err
@@ -63,10 +72,11 @@ func (s *fileSender) finished(n int, err error) bool {
 // call makes one call as often as it is interrupted. The error is the connection's, a deadline that passed included, or the call's.
 func (s *fileSender) call(fn func(fd uintptr) bool) (int, error) {
 	for {
+		s.turns.take()
 		if err := s.raw.Write(fn); err != nil {
 			return 0, err
 		}
-		if s.err != unix.EINTR {
+		if !s.again && s.err != unix.EINTR {
 			return s.sent, s.err
 		}
 	}
@@ -81,6 +91,11 @@ func (c *Conn) sendFile(s *fileSender, file uintptr, offset int64, n int) error 
 		sent, err := s.call(s.send)
 		c.listener.metrics.bytesOut.Add(int64(sent))
 		switch n -= sent; {
+		case err == nil && sent > 0:
+			if n > 0 {
+				c.turns.end() // it's the others' turn
+				c.turns.begin()
+			}
 		case err == nil && sent == 0:
 			return fmt.Errorf("%w: %w", errSource, io.ErrUnexpectedEOF) // the file ends before the source
 		case err == unix.EINVAL, err == unix.ENOSYS, err == unix.EOPNOTSUPP, err == unix.ESPIPE:

@@ -7,7 +7,7 @@ import "net"
 // fileSender exists on Linux only: elsewhere bytes of files are copied.
 type fileSender struct{}
 
-func newFileSender(net.Conn) *fileSender { return nil }
+func newFileSender(net.Conn, *turnWriter) *fileSender { return nil }
 
 func (c *Conn) sendFile(*fileSender, uintptr, int64, int) error { return errNoSendFile }
 

@@ -4,8 +4,8 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strconv"
-	"strings"
+
+	"github.com/millrace/millrace/transport"
 )
 
 // TuneProcess sets what belongs to the process rather than to a broker in it; the owner of the process calls it once.
@@ -22,23 +22,9 @@ func TuneProcess(c *Config) {
 	}
 	limit := c.MemoryLimitBytes
 	if limit <= 0 {
-		limit = containerLimit() / 10 * 7
+		limit = transport.ContainerMemory() / 10 * 7
 	}
 	if limit > 0 {
 		debug.SetMemoryLimit(limit)
 	}
-}
-
-// containerLimit is the memory limit of this process's control group, 0 when there is none.
-func containerLimit() int64 {
-	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
-		if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil && n > 0 && n < 1<<60 {
-			return n
-		}
-	}
-	return 0
 }
