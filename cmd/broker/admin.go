@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 	"github.com/millrace/millrace/metadata"
 	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/transport/console"
+	"github.com/millrace/millrace/transport/peer"
 )
 
 // replicaStateMethod is the call between brokers that asks for a console.ReplicaState.
@@ -25,11 +25,13 @@ func (b *Broker) openAdmin(context.Context) error {
 		BrokerID: b.nodeID,
 		Cluster:  b.store,
 		Quorum:   quorum{b.store},
+		Balancer: b.store,
 		Replicas: replicas{b.replicas, b.nodeID},
 		MinISR:   b.minISR,
 	}
-	if balancer, ok := any(b.store).(console.Balancer); ok {
-		a.Balancer = balancer
+	if b.peers != nil {
+		handle(b.peers, replicaStateMethod, b.serveReplicaState)
+		a.Peers = peerStates{b.store, b.peers}
 	}
 	b.http.SetAdmin(a)
 	return nil
@@ -123,7 +125,7 @@ func (r replicas) ReplicaState(topic metadata.TopicID, partition int32) (console
 	if err != nil {
 		return console.ReplicaState{}, false
 	}
-	s := p.State()
+	s := p.Status()
 	out := console.ReplicaState{
 		Broker: int32(r.self), Role: s.Role.String(), LeaderEpoch: s.LeaderEpoch, LogStartOffset: s.StartOffset, HighWatermark: s.HighWatermark, LogEndOffset: s.EndOffset,
 		DurableOffset: s.DurableEnd, SizeBytes: s.SizeBytes, Followers: []console.FollowerState{},
@@ -140,9 +142,9 @@ func (r replicas) ReplicaState(topic metadata.TopicID, partition int32) (console
 		return &t
 	}
 	for _, f := range s.Followers {
-		state := console.FollowerState{Broker: int32(f.Broker), InSync: f.InSync, LogEndOffset: f.EndOffset, LagRecords: -1, Fetched: ago(f.Fetched), CaughtUp: ago(f.CaughtUp)}
-		if f.EndOffset >= 0 {
-			state.LagRecords = max(s.EndOffset-f.EndOffset, 0)
+		state := console.FollowerState{Broker: int32(f.ID), InSync: f.InSync, LogEndOffset: f.Position, LagRecords: -1, Fetched: ago(f.Fetched), CaughtUp: ago(f.CaughtUp)}
+		if f.Position >= 0 {
+			state.LagRecords = max(s.EndOffset-f.Position, 0)
 		}
 		out.Followers = append(out.Followers, state)
 	}
@@ -156,23 +158,18 @@ type replicaQuestion struct {
 	Partition int32            `json:"partition"`
 }
 
-// serveReplicaState answers a replicaQuestion of another broker: null when there is no such replica.
-func (b *Broker) serveReplicaState(_ context.Context, body []byte) ([]byte, error) {
-	var q replicaQuestion
-	if err := json.Unmarshal(body, &q); err != nil {
-		return nil, fmt.Errorf("read a question about a replica: %w", err)
-	}
-	var answer *console.ReplicaState
+// serveReplicaState answers a replicaQuestion of another broker: nil when there is no such replica.
+func (b *Broker) serveReplicaState(_ context.Context, q replicaQuestion) (*console.ReplicaState, error) {
 	if state, ok := (replicas{b.replicas, b.nodeID}).ReplicaState(q.Topic, q.Partition); ok {
-		answer = &state
+		return &state, nil
 	}
-	return json.Marshal(answer)
+	return nil, nil
 }
 
 // peerStates asks other brokers over their listener for brokers.
 type peerStates struct {
 	store *metadata.Store
-	call  func(ctx context.Context, address, method string, body []byte) ([]byte, error)
+	peers *peer.Peers
 }
 
 // ReplicaState asks a broker for the state of its replica.
@@ -181,17 +178,9 @@ func (p peerStates) ReplicaState(ctx context.Context, broker metadata.BrokerID, 
 	if b == nil || b.PeerAddress == "" {
 		return console.ReplicaState{}, false, metadata.ErrUnknownBroker
 	}
-	body, err := json.Marshal(replicaQuestion{topic, partition})
-	if err != nil {
-		return console.ReplicaState{}, false, fmt.Errorf("ask broker %d for its replica: %w", broker, err)
-	}
-	answer, err := p.call(ctx, b.PeerAddress, replicaStateMethod, body)
-	if err != nil {
-		return console.ReplicaState{}, false, fmt.Errorf("ask broker %d for its replica: %w", broker, err)
-	}
 	var state *console.ReplicaState
-	if err := json.Unmarshal(answer, &state); err != nil {
-		return console.ReplicaState{}, false, fmt.Errorf("read the replica of broker %d: %w", broker, err)
+	if err := callJSON(ctx, p.peers, b.PeerAddress, replicaStateMethod, replicaQuestion{topic, partition}, &state); err != nil {
+		return console.ReplicaState{}, false, fmt.Errorf("ask broker %d for its replica: %w", broker, err)
 	}
 	if state == nil {
 		return console.ReplicaState{}, false, nil

@@ -103,10 +103,20 @@ func (e *env) listBrokers(c *cli.Context) ([]listedBroker, error) {
 		return out, nil
 	}
 	for _, k := range known {
-		if i, ok := index[k.ID]; ok {
-			out[i].Status, out[i].Version, out[i].Peer, out[i].Rack = k.Status, k.Version, k.Peer, k.Rack
+		i, ok := index[k.ID]
+		if !ok { // fenced, and the cluster does not tell clients of those
+			i = len(out)
+			out = append(out, listedBroker{ID: k.ID, Leaders: k.Leaders, Replicas: k.Replicas, OutOfSync: k.OutOfSync})
+			if len(k.Listeners) > 0 {
+				if host, port, err := net.SplitHostPort(k.Listeners[0].Address); err == nil {
+					n, _ := strconv.ParseInt(port, 10, 32) // made by JoinHostPort from a number
+					out[i].Host, out[i].Port = host, int32(n)
+				}
+			}
 		}
+		out[i].Status, out[i].Version, out[i].Peer, out[i].Rack = k.Status, k.Version, k.Peer, k.Rack
 	}
+	slices.SortFunc(out, func(a, b listedBroker) int { return int(a.ID) - int(b.ID) })
 	return out, nil
 }
 

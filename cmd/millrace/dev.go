@@ -16,7 +16,7 @@ import (
 const devPort = 9092
 
 // devBrokers is how many brokers dev starts when nobody says: enough for real replication.
-const devBrokers = 1
+const devBrokers = 3
 
 func devCommand() *cli.Command {
 	return &cli.Command{

@@ -119,7 +119,7 @@ flags of every command:
 {{range .VisibleFlags}}  {{.}}
 {{end}}
 start here:
-  millrace dev                          one broker on this machine, data in a temporary directory
+  millrace dev                          three brokers on this machine, data in a temporary directory
   millrace topic create orders -p 6
   millrace COMMAND --help
 `
