@@ -257,8 +257,7 @@ func (f *fetchCall) readRequest(t *fetchTarget, maxBytes int) replication.ReadRe
 func (f *fetchCall) find(t *fetchTarget) (*replication.Partition, error) {
 	switch {
 	case f.follower:
-		// Followers read on the brokers' own listener (S5).
-		return nil, replication.ErrNotReplica
+		return nil, errNotBroker // followers read on the brokers' own listener (S5)
 	case f.req.Version >= 13:
 		return f.h.cfg.Replicas.PartitionByID(t.topic.id, t.partition)
 	default:

@@ -164,6 +164,7 @@ var errorTable = []errorCode{
 	{replication.ErrUnknownTopicOrPartition, codeUnknownTopicOrPartition},
 	{replication.ErrUnknownTopicID, codeUnknownTopicID},
 	{replication.ErrNotLeader, codeNotLeaderOrFollower},
+	{replication.ErrLeaseLapsed, codeNotLeaderOrFollower},
 	{replication.ErrNotReplica, codeReplicaNotAvailable},
 	{replication.ErrFencedLeaderEpoch, codeFencedLeaderEpoch},
 	{replication.ErrUnknownLeaderEpoch, codeUnknownLeaderEpoch},
@@ -239,12 +240,14 @@ var errorTable = []errorCode{
 	{errTransactions, codeInvalidTxnState},
 	{errNoTransactionalID, codeTransactionalIDAuthorizationFailed}, // nobody may write under no id, says Kafka
 	{errDuplicatePartition, codeInvalidRequest},
+	{errNotBroker, codeTopicAuthorizationFailed}, // as Kafka answers who lacks ClusterAction
 }
 
 // Errors that are found here rather than below.
 var (
 	errTransactions       = errors.New("transactions are not available on this cluster yet")
 	errNoTransactionalID  = errors.New("a transactional batch in a request without a transactional id")
+	errNotBroker          = errors.New("only brokers follow, on their own listener")
 	errFetchSession       = errors.New("fetch session is not known any more")
 	errDuplicatePartition = errors.New("partition named more than once in one request")
 )

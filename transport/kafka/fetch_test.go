@@ -99,7 +99,7 @@ func TestFetchErrors(t *testing.T) {
 	require.Len(t, values(t, c.fetchOne(req).RecordBatches), 4)
 	// A follower reads elsewhere (S5).
 	req.ReplicaID = 7
-	require.EqualValues(t, 9, c.fetchOne(req).ErrorCode)
+	require.EqualValues(t, 29, c.fetchOne(req).ErrorCode)
 }
 
 // At the end of the log there is nothing to read and no error; with a diverging
