@@ -498,9 +498,9 @@ func simulateBalancer(t *testing.T, seed uint64) {
 		switch rng.IntN(10) {
 		case 0, 1:
 			name := fmt.Sprint("t", i)
-			alive := newPlacement(s.r.Image(), 0).brokers
-			if len(alive) > 0 {
-				factors[name] = 1 + rng.IntN(min(len(alive), 3))
+			places := newPlacement(s.r.Image(), 0)
+			if places.checkFactor(name, 1) == nil {
+				factors[name] = 1 + rng.IntN(min(len(places.brokers), 3))
 				s.topic(name, 1+rng.IntN(8), factors[name])
 			}
 		case 2:

@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
+
+	pb "github.com/millrace/millrace/metadata/metadatapb"
 )
 
 // What a command decodes to is what was encoded: every field of every command.
@@ -27,10 +29,12 @@ func TestCommandsRoundTrip(t *testing.T) {
 		}
 		return out
 	})
+	policy := partitionPolicy{minInsync: 2, flushLazily: true}
 	rapid.Check(t, func(t *rapid.T) {
 		c := rapid.SampledFrom([]command{
 			&initCluster{clusterID: text.Draw(t, "id"), featureLevel: rapid.Uint32().Draw(t, "level")},
-			&registerBroker{expectedEpoch: rapid.Int64().Draw(t, "epoch"), broker: &Broker{
+			&registerBroker{expectedEpoch: rapid.Int64().Draw(t, "epoch"), tailsProven: true, policy: policy, broker: &Broker{
+				PeerAddress: "h:9093", Fenced: true,
 				ID: 5, Incarnation: id.Draw(t, "incarnation"), Directories: []DirectoryID{id.Draw(t, "dir"), {1}},
 				Rack: "r", Version: "v", MinFeatureLevel: 1, MaxFeatureLevel: 2,
 				Listeners: []Listener{{Name: "N", Host: "h", Port: 9, Protocol: "SSL"}, {Name: "O"}},
@@ -47,6 +51,22 @@ func TestCommandsRoundTrip(t *testing.T) {
 			&alterBalance{expectedVersion: rapid.Uint64().Draw(t, "version"), plan: drawBalancePlan(t), seen: &balanceSeen{Takers: []BrokerID{1, 2},
 				Away: []brokerAway{{Broker: 3, FencedIndex: 4, SinceMillis: 5}}},
 				updates: []moveUpdate{{move: 3, state: MoveDone, trouble: text.Draw(t, "trouble"), beganMillis: 1, endedMillis: 2}}},
+			&assignBrokerID{directory: id.Draw(t, "dir"), want: 7, replace: true, expectedEpoch: 12},
+			&assignBrokerID{directory: id.Draw(t, "dir"), want: NoBroker},
+			&alterBroker{broker: 3, epoch: 9, fenced: pb.Switch_SWITCH_OFF, leaving: pb.Switch_SWITCH_ON, draining: pb.Switch_SWITCH_OFF,
+				removing: pb.Switch_SWITCH_ON, fencedIndex: rapid.Uint64().Draw(t, "index"), offline: []DirectoryID{id.Draw(t, "dir")}, policy: policy},
+			&alterPartitions{leader: 3, leaderBrokerEpoch: 9, policy: policy, changes: []PartitionChange{
+				{TopicID: id.Draw(t, "id"), Partition: 4, LeaderEpoch: 5, PartitionEpoch: 6, ISR: []ISRMember{{3, -1}, {1, 8}}},
+				{TopicID: TopicID{1}, Partition: 5, LeaderEpoch: 1, PartitionEpoch: 2, ISR: []ISRMember{{3, 9}}},
+				{TopicID: TopicID{1}, Partition: 6, ISR: []ISRMember{}},
+			}},
+			&electLeaders{policy: policy, elections: []election{{topicIDPartition: topicIDPartition{id.Draw(t, "id"), 3}}, {topicIDPartition: topicIDPartition{TopicID{1}, 0}}}},
+			&electLeaders{unclean: true, elections: []election{{topicIDPartition{id.Draw(t, "id"), 3}, 4, 5}}},
+			&reassignPartition{topicIDPartition: topicIDPartition{id.Draw(t, "id"), 3}, partitionEpoch: 8, policy: policy},
+			&reassignPartition{topicIDPartition: topicIDPartition{id.Draw(t, "id"), 3}, target: on(4, 2)},
+			&unregisterBroker{broker: 4, epoch: 9},
+			&setFeatureLevel{expected: 1, level: 2},
+			&pruneTombstones{through: rapid.Uint64().Draw(t, "through")},
 			&chainPart{chain: id.Draw(t, "id"), part: 1, parts: 3, data: rapid.SliceOfN(rapid.Byte(), 1, 50).Draw(t, "data")},
 		}).Draw(t, "command")
 		body, err := proto.Marshal(c.message())

@@ -339,14 +339,16 @@ func workload(f *testFSM, n int) []*raft.Log {
 		id := TopicID{byte(i), byte(i >> 8), 1}
 		name := fmt.Sprintf("topic.%d", random(60))
 		var c command
-		switch random(8) {
+		old := random(i + 1)
+		tp := topicIDPartition{TopicID{byte(old), byte(old >> 8), 1}, int32(random(2))}
+		bid := BrokerID(random(3) + 1)
+		policy := partitionPolicy{minInsync: random(3), flushLazily: random(2) == 0}
+		switch random(15) {
 		case 0, 1, 2:
 			c = &createTopic{id: id, name: name, sets: []replicaSet{on(1, 2, 3), on(3, 1)}, configs: map[string]string{"a": "1", "b": name}}
 		case 3:
-			old := random(i + 1)
 			c = &deleteTopic{id: TopicID{byte(old), byte(old >> 8), 1}, request: requestID{byte(i)}}
 		case 4:
-			old := random(i + 1)
 			c = &createPartitions{id: TopicID{byte(old), byte(old >> 8), 1}, expectedCount: 2, sets: []replicaSet{on(2)}}
 		case 5:
 			c = &alterConfigs{broker: NoBroker, expectedVersion: uint64(i), set: map[string]string{"k": name, "l": ""}}
@@ -357,9 +359,39 @@ func workload(f *testFSM, n int) []*raft.Log {
 			b := BrokerID(random(3) + 1)
 			reg := broker(b, byte(i+2))
 			reg.expectedEpoch = epochs[b]
+			reg.tailsProven, reg.policy, reg.broker.Fenced = random(2) == 0, policy, random(3) == 0
 			lastEpoch++
 			epochs[b] = lastEpoch
 			c = reg
+		case 8:
+			c = &alterBroker{broker: bid, epoch: epochs[bid], fenced: pb.Switch(random(2)), draining: pb.Switch(random(3)), removing: pb.Switch(random(3)), policy: policy}
+		case 9:
+			c = &alterBroker{broker: bid, epoch: epochs[bid], leaving: pb.Switch_SWITCH_ON, offline: []DirectoryID{{byte(bid)}}, policy: policy}
+			if random(4) > 0 {
+				c = &assignBrokerID{directory: DirectoryID{90, byte(i)}, want: NoBroker}
+			}
+		case 10:
+			c = &alterPartitions{leader: bid, leaderBrokerEpoch: epochs[bid], policy: policy, changes: []PartitionChange{
+				{TopicID: tp.topic, Partition: tp.partition, ISR: []ISRMember{{bid, -1}}}, {TopicID: tp.topic, Partition: 1, ISR: []ISRMember{{bid, epochs[bid]}}},
+			}}
+		case 11:
+			e := election{topicIDPartition: tp}
+			if i%2 == 0 {
+				e.leader = bid
+			}
+			c = &electLeaders{unclean: i%2 == 0, policy: policy, elections: []election{e}}
+		case 12:
+			c = &reassignPartition{topicIDPartition: tp, target: on(bid), policy: policy}
+			if random(3) == 0 {
+				c = &reassignPartition{topicIDPartition: tp, target: on(bid, bid%3+1), policy: policy}
+			}
+		case 13:
+			c = &unregisterBroker{broker: bid + 5, epoch: 1}
+			if random(2) == 0 {
+				c = &setFeatureLevel{expected: 1, level: 1}
+			}
+		case 14:
+			c = &pruneTombstones{through: uint64(i / 2)}
 		}
 		if random(5) == 0 {
 			whole, err := encodeCommand(c, testTerm)
