@@ -67,6 +67,10 @@ dump +files:
 suites *names="kcat python kafkajs":
     .ci/suites {{names}}
 
+# what a good client keeps of its rate beside bad ones: just hostile fetch-all; see integration/HOSTILE.md
+hostile scenario="":
+    go test -run '^$' -bench 'Hostile/{{scenario}}' -timeout 30m ./integration
+
 # Apache Kafka beside us, rounds interleaved: just peer-bench --quick; see integration/peer/RESULTS.md
 peer-bench *args:
     go run ./integration/peer/bench {{args}}

@@ -162,7 +162,6 @@ func foreign(conn net.Conn, ready func(), hello []byte) error {
 	if _, err := conn.Write(hello); err != nil {
 		return err
 	}
-	ready()
 	_ = conn.SetReadDeadline(time.Now().Add(patience))
 	switch n, err := io.Copy(io.Discard, conn); {
 	case n > 0:
@@ -170,6 +169,7 @@ func foreign(conn net.Conn, ready func(), hello []byte) error {
 	case os.IsTimeout(err):
 		return fmt.Errorf("%w: %.12q is not disconnected", errWrongAnswer, hello)
 	}
+	ready()
 	return nil
 }
 
@@ -191,7 +191,6 @@ func unknownVersions(_ context.Context, conn net.Conn, ready func()) error {
 	if err := resp.ReadFrom(body); err != nil || resp.ErrorCode != 35 || len(resp.ApiKeys) != 1 {
 		return fmt.Errorf("%w: ApiVersions 99 is answered by code %d with %d keys, %v", errWrongAnswer, resp.ErrorCode, len(resp.ApiKeys), err)
 	}
-	ready()
 	binary.BigEndian.PutUint16(frame[4:], 999)
 	if _, err := conn.Write(frame); err != nil {
 		return err
@@ -202,6 +201,7 @@ func unknownVersions(_ context.Context, conn net.Conn, ready func()) error {
 	case os.IsTimeout(err):
 		return fmt.Errorf("%w: API key 999 is not disconnected", errWrongAnswer)
 	}
+	ready()
 	return nil
 }
 
