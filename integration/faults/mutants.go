@@ -187,16 +187,17 @@ func killHighWatermark(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	answered := make(chan check.Type, 1)
-	go func() { answered <- s.send(leader) }()
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		s.send(leader)
+	}()
 	select {
 	case <-answered:
 	case <-time.After(1500 * time.Millisecond): // no answer, as it should be
 	}
 	err = s.succeed(ctx, leader)
-	if len(answered) == 0 {
-		<-answered // its connection is gone
-	}
+	<-answered // at the latest now: its connection is gone
 	if err != nil {
 		return err
 	}
