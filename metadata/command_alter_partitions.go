@@ -92,7 +92,11 @@ func (c *alterPartitions) apply(d *draft, _ position) (any, error) {
 	out := make([]alteredPartition, len(c.changes))
 	var counted failover
 	for i := range c.changes {
-		r, err := d.reviseISR(c.leader, &c.changes[i], c.policy)
+		revise := d.reviseISR
+		if !slices.ContainsFunc(c.changes[i].ISR, func(m ISRMember) bool { return m.ID == c.leader }) {
+			revise = d.giveUp
+		}
+		r, err := revise(c.leader, &c.changes[i], c.policy)
 		if err != nil {
 			out[i].err = err
 			continue
@@ -134,5 +138,30 @@ func (d *draft) reviseISR(leader BrokerID, ch *PartitionChange, pp partitionPoli
 		return nil, ErrInvalidRequest
 	}
 	r.setISR(isr)
+	return r, nil
+}
+
+// giveUp takes id, which asks for it, out of ISR and ELR: its copy is damaged and proves nothing (L9, I12). The change
+// names the ISR that is left. Nobody gives up the last copy that may be complete: then it is for a person to decide.
+func (d *draft) giveUp(id BrokerID, ch *PartitionChange, pp partitionPolicy) (*revision, error) {
+	t, err := d.find(topicIDPartition{ch.TopicID, ch.Partition})
+	if err != nil {
+		return nil, err
+	}
+	r := d.revise(t, int(ch.Partition), pp)
+	switch {
+	case ch.PartitionEpoch != r.PartitionEpoch:
+		return nil, ErrStale
+	case !slices.Contains(r.Replicas, id):
+		return nil, ErrInvalidRequest
+	}
+	left := without(r.ISR, id)
+	if len(ch.ISR) != len(left) || slices.ContainsFunc(ch.ISR, func(m ISRMember) bool { return !slices.Contains(left, m.ID) }) {
+		return nil, ErrInvalidRequest
+	}
+	if len(left) == 0 && len(without(r.ELR, id)) == 0 {
+		return nil, ErrNoEligibleLeader
+	}
+	r.shrink(id, false)
 	return r, nil
 }

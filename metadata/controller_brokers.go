@@ -123,6 +123,9 @@ func (s *Store) decideRegistration(ctx context.Context, im *Image, r *Registrati
 // inside Apply (R11). A replica that leaves an ISR which is then too small for min.insync.replicas becomes an eligible
 // leader replica; once the ISR is large enough there are none (KIP-966).
 //
+// A broker that is not the leader, or is, may take itself out of ISR and ELR: its change names the present ISR without
+// it, and compares the partition epoch (L9). ErrNoEligibleLeader if nobody else has the committed records.
+//
 // Errors of a change: ErrStaleBrokerEpoch, ErrUnknownTopicID, ErrUnknownPartition, ErrFencedLeaderEpoch, ErrStale (another
 // partition epoch), ErrIneligibleReplica, ErrInvalidRequest. None of them is tried again here: the leader decides anew.
 func (s *Store) AlterPartition(ctx context.Context, leader BrokerID, leaderBrokerEpoch int64, changes []PartitionChange) []PartitionResult {

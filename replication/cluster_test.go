@@ -317,3 +317,101 @@ func TestManyPartitions(t *testing.T) {
 	defer c.net.mu.Unlock()
 	require.Less(t, c.net.mu.changed-changed, 50, "polls of idle partitions send no positions")
 }
+
+// L9, I19: a replica whose log is damaged leads no more, leaves the ISR through the controller, and is copied anew; the
+// other replicas are not touched, and nothing is cut.
+func TestDamagedReplicaIsCopiedAnew(t *testing.T) {
+	for _, leads := range []bool{false, true} {
+		t.Run(fmt.Sprintf("leads=%v", leads), func(t *testing.T) {
+			c := newCluster(t, 3, false)
+			c.create("orders", 1, map[string]string{"min.insync.replicas": "3"})
+			var want []string
+			for i := range 10 {
+				want = append(want, fmt.Sprint("v", i))
+				produce(t, c.leader("orders", 0), want[i])
+			}
+			id := metadata.BrokerID(1)
+			if leads {
+				id = 0
+			}
+			n := c.nodes[id]
+			p := c.replica(id, "orders", 0)
+			flip(t, n, "data/orders-0/00000000000000000000.log", 90)
+			_, err := p.log.ReadChecked(0, 10, 1<<20, true) // the scrubber, or a follower's complaint
+			require.ErrorIs(t, err, log.ErrCorrupt)
+			eventually(t, "the replica is made anew and in sync", func() bool {
+				q, err := n.m.Partition("orders", 0)
+				rec := c.record("orders", 0)
+				return err == nil && q != p && q.EndOffset() == 10 && len(rec.ISR) == 3 && (!leads || rec.Leader != 0)
+			})
+			require.Equal(t, want, readValues(t, c.leader("orders", 0), 0))
+			require.Equal(t, want, followerValues(t, c.replica(id, "orders", 0), 10))
+			produce(t, c.leader("orders", 0), "more")
+		})
+	}
+}
+
+// flip turns one bit of a file round.
+func flip(t *testing.T, n *node, name string, at int64) {
+	t.Helper()
+	f, err := n.fs.Open(name)
+	require.NoError(t, err)
+	defer f.Close()
+	b := make([]byte, 1)
+	_, err = f.ReadAt(b, at)
+	require.NoError(t, err)
+	b[0] ^= 4
+	_, err = f.WriteAt(b, at)
+	require.NoError(t, err)
+}
+
+// L9: a damaged leader is found by the follower that refuses its records and asks for them again.
+func TestFollowersComplaintIsHeard(t *testing.T) {
+	c := newCluster(t, 3, false, func(cfg *Config) { cfg.ReplicaLagMax = 60 * time.Millisecond; cfg.FetchRetryMin = time.Millisecond })
+	c.create("orders", 1, map[string]string{"min.insync.replicas": "1"})
+	l := c.leader("orders", 0)
+	produce(t, l, "a")
+	c.nodes[2].stop()
+	produce(t, l, "b")
+	eventually(t, "two are left", func() bool { return len(c.record("orders", 0).ISR) == 2 })
+	flip(t, c.nodes[0], "data/orders-0/00000000000000000000.log", int64(len(batch("a")))+64)
+	c.nodes[2].start()
+	eventually(t, "another leads and all are in sync", func() bool {
+		rec := c.record("orders", 0)
+		return rec.Leader == 1 && len(rec.ISR) == 3
+	})
+	require.Equal(t, []string{"a", "b"}, readValues(t, c.leader("orders", 0), 0))
+	require.Equal(t, []string{"a", "b"}, followerValues(t, c.replica(0, "orders", 0), 2))
+}
+
+// R24, L12: a reassignment copies to the new replica, held to the balancer's rate, and the replica that goes is deleted
+// by the committed record; moved back, it starts from nothing.
+func TestReassignment(t *testing.T) {
+	c := newCluster(t, 3, true)
+	var id metadata.TopicID
+	c.store.must(func(r *metadata.Replica) error {
+		id = metadata.TopicID{15: 77}
+		return r.CreateTopic("moved", id, nil, [][]metadata.BrokerID{{0, 1}})
+	})
+	c.await()
+	for i := range 5 {
+		produce(t, c.leader("moved", 0), fmt.Sprint(i))
+	}
+	tp := metadata.TopicPartition{Topic: "moved"}
+	for _, replicas := range [][]metadata.BrokerID{{1, 2}, {0, 2}, {0, 1}} {
+		c.store.must(func(r *metadata.Replica) error { return r.Reassign(tp, replicas) })
+		eventually(t, "the move is complete", func() bool {
+			rec := c.record("moved", 0)
+			return !rec.Reassigning() && len(rec.ISR) == 2
+		})
+		c.await()
+		rec := c.record("moved", 0)
+		require.Equal(t, replicas, rec.Replicas)
+		for _, n := range c.nodes {
+			_, found := n.dir.Lookup(id, 0)
+			require.Equal(t, n.id == replicas[0] || n.id == replicas[1], found, "broker %d", n.id)
+		}
+		produce(t, c.leader("moved", 0), "more")
+	}
+	require.Equal(t, []string{"0", "1", "2", "3", "4", "more", "more", "more"}, readValues(t, c.leader("moved", 0), 0))
+}

@@ -82,7 +82,7 @@ func (p *Partition) replicate(now Instant, records []byte, owner log.Buffer) {
 	if err == nil {
 		ev.NextOffset, ev.LastEpoch = p.log.EndOffset(), p.log.LastEpoch()
 		p.topic.metrics.replicationBytesIn.Add(int64(len(records)))
-		if p.adding.Load() {
+		if ids := p.adding.Load(); ids != nil && slices.Contains(*ids, p.m.cfg.BrokerID) {
 			p.topic.metrics.reassignmentBytesIn.Add(int64(len(records)))
 		}
 		p.m.throttle.follower.spent(p, p.m.cfg.BrokerID, len(records))

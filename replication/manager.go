@@ -42,7 +42,8 @@ type Manager struct {
 	}
 
 	failOnce sync.Once
-	failed   chan error // at most one: for the reconcile goroutine
+	failed   chan error            // at most one: for the reconcile goroutine
+	renewals chan TopicIDPartition // damaged replicas to make anew, for the reconcile goroutine
 
 	brokerEpoch atomic.Int64 // of this process's registration; -1 before it is known
 	lifetime    context.Context
@@ -102,7 +103,7 @@ func Open(cfg Config) (*Manager, error) {
 func newManager(cfg Config) *Manager {
 	m := &Manager{
 		cfg: cfg, logger: cfg.Logger.With("broker", cfg.BrokerID),
-		retry: map[TopicIDPartition]struct{}{}, ready: make(chan struct{}), failed: make(chan error, 1),
+		retry: map[TopicIDPartition]struct{}{}, ready: make(chan struct{}), failed: make(chan error, 1), renewals: make(chan TopicIDPartition, 16),
 	}
 	m.clock.init(nil)
 	m.brokerEpoch.Store(-1)
@@ -248,9 +249,12 @@ func (m *Manager) tick(now time.Time) {
 		if p.log.StartOffset() > p.seenStart.Load() {
 			p.startMoved()
 		}
-		if err := p.log.Corrupt(); err != nil && p.view.Load().role != RoleHalted {
-			p.logger().Error("partition goes offline", "err", err)
-			p.fail(p.corruptError(err))
+		if err := p.log.Corrupt(); err != nil {
+			if p.view.Load().role != RoleHalted {
+				p.logger().Error("partition goes offline", "err", err)
+				p.fail(p.corruptError(err))
+			}
+			m.mend(p)
 		}
 	}
 }

@@ -44,6 +44,8 @@ type metrics struct {
 	hwLag prometheus.Histogram
 	// ISR changes of partitions led here, as committed.
 	isrShrinks, isrExpands prometheus.Counter
+	// renewed counts damaged replicas made anew.
+	renewed prometheus.Counter
 
 	perTopic []topicCounter
 	// Broker-wide gauges.
@@ -82,6 +84,9 @@ func newMetrics(m *Manager) *metrics {
 		}),
 		isrExpands: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "kafka_server_replicamanager_isrexpands_total", Help: "Replicas taken into the ISR of partitions led by this broker.",
+		}),
+		renewed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "millrace_replicas_renewed_total", Help: "Damaged replicas that left the ISR and were copied anew.",
 		}),
 		perTopic: []topicCounter{
 			counter("messagesin", "Records appended as the leader.", func(t *topicMetrics) *atomic.Int64 { return &t.messagesIn }),
@@ -142,6 +147,7 @@ func (c *metrics) Describe(ch chan<- *prometheus.Desc) {
 	c.hwLag.Describe(ch)
 	c.isrShrinks.Describe(ch)
 	c.isrExpands.Describe(ch)
+	c.renewed.Describe(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -149,6 +155,7 @@ func (c *metrics) Collect(ch chan<- prometheus.Metric) {
 	c.hwLag.Collect(ch)
 	c.isrShrinks.Collect(ch)
 	c.isrExpands.Collect(ch)
+	c.renewed.Collect(ch)
 	var total, leading, under, underMin, atMin, offline int
 	var lag int64
 	t := c.m.table.Load()

@@ -45,7 +45,7 @@ func TestMetricNames(t *testing.T) {
 		kafka_server_replicamanager_partitioncount kafka_server_replicamanager_underminisrpartitioncount kafka_server_replicamanager_underreplicatedpartitions
 		kafka_topic_partition_current_offset kafka_topic_partition_in_sync_replica kafka_topic_partition_leader kafka_topic_partition_leader_is_preferred
 		kafka_topic_partition_oldest_offset kafka_topic_partition_replicas kafka_topic_partition_under_replicated_partition kafka_topic_partitions
-		millrace_hw_lag_seconds`), names)
+		millrace_hw_lag_seconds millrace_replicas_renewed_total`), names)
 	size := float64(len(batch("a", "b")))
 	for name, want := range map[string]float64{
 		"messagesin": 2, "bytesin": size, "bytesout": size, "bytesrejected": 17, "totalproducerequests": 2, "failedproducerequests": 1, "totalfetchrequests": 2, "failedfetchrequests": 0,

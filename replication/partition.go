@@ -30,8 +30,8 @@ type Partition struct {
 	seenStart atomic.Int64
 	// lag is how many records a follower's log lacks of what its leader had at the last answer; 0 for others.
 	lag atomic.Int64
-	// adding says that the committed record adds this replica: its bytes are those of a reassignment (KIP-455).
-	adding atomic.Bool
+	// adding are the replicas that the committed record adds (KIP-455); nil: none.
+	adding atomic.Pointer[[]metadata.BrokerID]
 
 	queue struct {
 		sync.Mutex
@@ -349,6 +349,14 @@ func (p *Partition) expire() {
 	p.step(now, &Tick{})
 	p.armTimer(now)
 	p.unlock()
+}
+
+func (p *Partition) setAdding(ids []metadata.BrokerID) {
+	if len(ids) == 0 {
+		p.adding.Store(nil)
+		return
+	}
+	p.adding.Store(&ids)
 }
 
 // tick lets time pass for a partition with other replicas: lagging followers, proposals without an answer. A follower

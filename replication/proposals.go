@@ -19,7 +19,7 @@ type proposals struct {
 }
 
 type isrProposal struct {
-	p      *Partition
+	p      *Partition // nil: this broker gives up its own replica, see corrupt.go
 	seq    uint64
 	change metadata.PartitionChange
 }
@@ -79,6 +79,10 @@ func (m *Manager) carry(ctx context.Context, batch []isrProposal) {
 	results := m.cfg.Store.AlterPartition(ctx, m.cfg.BrokerID, m.brokerEpoch.Load(), changes)
 	cancel()
 	for i := range batch {
+		if batch[i].p == nil {
+			m.gaveUp(changes[i], results[i].Err)
+			continue
+		}
 		ev := &ISRResult{Seq: batch[i].seq, Outcome: outcomeOf(results[i].Err)}
 		if ev.Outcome == ProposalCommitted {
 			ev.PartitionEpoch, ev.ISR = results[i].Partition.PartitionEpoch, results[i].Partition.ISR

@@ -27,6 +27,10 @@ func (m *Manager) reconcileLoop(ctx context.Context) {
 			m.fail(err)
 		case <-w.C():
 			m.reconcile(m.cfg.Store.Image())
+		case key := <-m.renewals:
+			if m.applied != nil {
+				m.renew(key)
+			}
 		case <-retry.C:
 			if len(m.retry) > 0 {
 				m.reconcileAgain()
@@ -51,6 +55,11 @@ func (m *Manager) reconcile(img *metadata.Image) {
 	next := m.table.Load().clone()
 	round := &round{m: m, img: img, next: next}
 	if old == nil {
+		if !m.cfg.Dir.TailsProven() {
+			m.disown(m.lifetime)
+			img = m.cfg.Store.Image()
+			round.img = img
+		}
 		round.adopt()
 	}
 	config := m.cfg.BrokerConfig()
@@ -234,7 +243,7 @@ func (r *round) place(t *metadata.Topic) {
 			if settings != nil {
 				p.configure(logSettings(settings), m.cfg.policy(settings, len(rec.Replicas)))
 			}
-			p.adding.Store(slices.Contains(rec.Adding, m.cfg.BrokerID))
+			p.setAdding(rec.Adding)
 			p.apply(r.delta(rec))
 		default:
 			r.job(func() { r.open(pl, id, rec) })
@@ -293,7 +302,11 @@ func (r *round) open(pl *placement, id int32, rec *metadata.Partition) {
 		restart.HighWatermark = m.marks[key] // nil after the first round: a log that appears later is new
 	} else {
 		var err error
-		if l, err = m.cfg.Dir.Create(pl.name, pl.id, id, 0, logSettings(settings)); err != nil {
+		l, err = m.cfg.Dir.Create(pl.name, pl.id, id, 0, logSettings(settings))
+		if errors.Is(err, log.ErrExists) && m.offlineReplica(key, rec) {
+			l, err = m.cfg.Dir.Create(pl.name, pl.id, id, 0, logSettings(settings))
+		}
+		if err != nil {
 			for _, o := range m.cfg.Dir.Offline() {
 				if o.TopicID == pl.id && o.Partition == id {
 					err = o.Err // it exists, and cannot be served: say why
@@ -313,7 +326,7 @@ func (r *round) open(pl *placement, id int32, rec *metadata.Partition) {
 	}
 	restart.StartOffset, restart.DurableEnd, restart.EndOffset, restart.LastEpoch = l.StartOffset(), l.DurableEnd(), l.EndOffset(), l.LastEpoch()
 	p := newPartition(m, pl.topicState, id, l, restart)
-	p.adding.Store(slices.Contains(rec.Adding, m.cfg.BrokerID))
+	p.setAdding(rec.Adding)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pl.partitions[id] = p

@@ -349,7 +349,8 @@ func (b *Broker) register(ctx context.Context) error {
 	if b.peers != nil {
 		r.PeerAddress = b.peers.Advertised()
 	}
-	r.TailsProven, r.ReplaceDead = b.dir.TailsProven(), b.cfg.Replace >= 0
+	// Without a clean stop the page cache may be gone, and with it what was acknowledged without a sync (I12).
+	r.TailsProven, r.ReplaceDead = b.dir.CleanStart() && b.dir.TailsProven(), b.cfg.Replace >= 0
 	for {
 		epoch, err := b.store.RegisterBroker(ctx, r)
 		if err == nil {
