@@ -20,7 +20,7 @@ const (
 	keyBye   int16 = 20_004 // nothing, no answer: the caller is about to close, which is no sign of its death
 )
 
-// A receiver answers the calls of one method. body is valid until it returns. ctx ends with the caller's time and with
+// A receiver answers the calls of one method. body is valid until it returns; the answer may be a part of it. ctx ends with the caller's time and with
 // its connection.
 type receiver func(ctx context.Context, from From, body []byte) ([]byte, error)
 
@@ -214,9 +214,15 @@ func (h *handler) call(req *transport.Request, l *link) {
 		req.CloseConn("malformed call")
 		return
 	}
+	// The frame lives until the answer is sent: a receiver may return a part of its body.
 	req.Frame.Retain()
 	req.Go(func() {
-		defer req.Frame.Release()
+		answered := false
+		defer func() {
+			if !answered { // a panic
+				req.Frame.Release()
+			}
+		}()
 		ctx, cancel := context.WithTimeout(req.Context(), wait)
 		defer cancel()
 		out, err := h.p.serveCall(ctx, l.from, method, body)
@@ -226,11 +232,12 @@ func (h *handler) call(req *transport.Request, l *link) {
 		if err == nil && len(out) > h.p.cfg.MaxBodyBytes {
 			err = fmt.Errorf("answer to %s: %w: %d bytes", method, ErrTooLarge, len(out))
 		}
+		status := []byte{statusOK}
 		if err != nil {
-			req.Reply(answer([]byte{statusFailed}, metadata.EncodeError(err)))
-			return
+			status, out = []byte{statusFailed}, metadata.EncodeError(err)
 		}
-		req.Reply(answer([]byte{statusOK}, out))
+		answered = true
+		req.Reply(transport.Splice(&transport.Spliced{Pieces: []transport.Piece{{Header: status}, {Header: out}}, Released: req.Frame.Release}))
 	})
 }
 
