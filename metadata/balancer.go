@@ -97,6 +97,7 @@ func (s *Store) balancerInput(im *Image) balancerInput {
 	effective := s.effectiveConfig(im)
 	return balancerInput{
 		nowMillis: s.balancer.now().UnixMilli(),
+		limit:     maxPlannedMoves,
 		settles:   cmp.Or(s.cfg.joinSettles, joinSettles),
 		mode:      brokerConfigOf(effective, "millrace.balancer.mode"),
 		grace:     time.Duration(brokerConfigInt(effective, "millrace.balancer.grace.ms")) * time.Millisecond,
@@ -327,13 +328,25 @@ func (s *Store) balanceStatus(context.Context, none) (BalancerStatus, error) {
 	return out, nil
 }
 
-// rebalance is the status for the metrics, nil where this broker is not the controller.
+// rebalance is what the metrics need of the status, nil where this broker is not the controller.
 func (s *Store) rebalance() *BalancerStatus {
-	status, err := s.balanceStatus(s.lifetime, none{})
-	if err != nil {
+	if s.lead.Load() == nil {
 		return nil
 	}
-	return &status
+	out := &BalancerStatus{}
+	plan := s.Image().st.balance.planOrNil()
+	if plan == nil {
+		plan = &balancePlan{}
+	}
+	out.Running = plan.running()
+	for i := range plan.Moves {
+		m := &plan.Moves[i]
+		out.Moves = append(out.Moves, BalancerMove{TopicPartition: m.partition(), To: m.To, State: m.State})
+	}
+	s.balancer.mu.Lock()
+	defer s.balancer.mu.Unlock()
+	s.balancer.fill(out)
+	return out
 }
 
 // CancelBalance drops what waits and takes back what moves, and returns how many moves it ended. The balancer takes them

@@ -44,6 +44,8 @@ type balancerInput struct {
 	nowMillis int64 // unix
 	mode      string
 	grace     time.Duration
+	// limit bounds the moves of one plan.
+	limit int
 	// settles is how long a new broker must live before replicas are moved to it; brokers that come together make one plan.
 	settles time.Duration
 }
@@ -132,7 +134,10 @@ func (c *balancerCore) follow(im *Image, plan *balancePlan, in balancerInput, de
 	f := follower{im: im, plan: plan, now: in.nowMillis, dead: dead, d: d, to: make(map[BrokerID]int), from: make(map[BrokerID]int), last: make(map[topicIDPartition]MoveState)}
 	for i := range plan.Moves {
 		m := &plan.Moves[i]
-		if p := f.partition(m); m.To != NoBroker && !m.State.final() && m.begun(p) {
+		if m.To == NoBroker || m.State.final() {
+			continue
+		}
+		if p := f.partition(m); m.begun(p) {
 			f.to[m.To]++
 			f.from[p.Leader]++
 		}
@@ -280,6 +285,8 @@ func (c *balancerCore) trigger(im *Image, st *balance, in balancerInput, dead fu
 	joined := c.joinedBrokers(takers, st.Seen.Takers, in, d)
 	running := st.Plan.running()
 	switch {
+	case len(joined) > 0 && running && st.Plan.Trigger == joinedTrigger(joined):
+		// One plan was not enough for it; the next follows when this one is done.
 	case len(joined) > 0:
 		c.propose(im, st, in, dead, takers, joinedTrigger(joined), true, d)
 		if d.plan == nil && d.seen == nil {
@@ -360,7 +367,7 @@ func (c *balancerCore) drop(im *Image, st *balance, in balancerInput, dead func(
 // propose makes a plan the decision, if it has moves or says something new. Moves under way go on as part of it; those
 // that wait are planned anew, or not.
 func (c *balancerCore) propose(im *Image, st *balance, in balancerInput, dead func(*Broker) bool, takers []BrokerID, trigger string, even bool, d *balancerDecision) {
-	plan, _ := makePlan(im, in, dead, trigger, even)
+	plan, p := makePlan(im, in, dead, trigger, even)
 	var old *balancePlan
 	if old = st.Plan; old == nil {
 		old = &balancePlan{}
@@ -371,7 +378,10 @@ func (c *balancerCore) propose(im *Image, st *balance, in balancerInput, dead fu
 	plan.Moves = append(underWay(im, old), plan.Moves...)
 	d.plan = plan
 	d.seen = &balanceSeen{Takers: known(im, st.Seen.Takers, takers), Away: st.Seen.Away}
-	if !even {
+	switch {
+	case p.full && even:
+		d.seen.Takers = st.Seen.Takers // who joined has still to get the rest
+	case !even:
 		d.seen.Takers = minus(st.Seen.Takers, plan.Dropping) // whoever comes back has joined; who joins now has still to be counted
 	}
 }
@@ -406,11 +416,11 @@ func makePlan(im *Image, in balancerInput, dead func(*Broker) bool, trigger stri
 			plan.Dropping = append(plan.Dropping, v.brokers[i].id)
 		}
 	}
-	p := newPlanner(v, maxPlannedMoves)
+	p := newPlanner(v, in.limit)
 	p.plan(even)
 	plan.Moves, plan.Cannot = p.moves, p.cannot
 	if p.full {
-		plan.Cannot = append(plan.Cannot, fmt.Sprintf("more than %d moves are too many for one plan: what is left over needs another run", maxPlannedMoves))
+		plan.Cannot = append(plan.Cannot, fmt.Sprintf("more than %d moves are too many for one plan: another one has to follow", in.limit))
 	}
 	return plan, p
 }

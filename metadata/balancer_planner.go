@@ -43,8 +43,8 @@ type planner struct {
 	evenly  float64   // replicas per broker that takes, when even
 }
 
-// maxPlannedMoves bounds a plan; what is left over is the next one's.
-const maxPlannedMoves = 2000
+// maxPlannedMoves bounds a plan, which is committed as a whole; what is left over is the next one's.
+const maxPlannedMoves = 20_000
 
 func newPlanner(v *balancerView, limit int) *planner {
 	n := len(v.brokers)

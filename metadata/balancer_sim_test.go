@@ -30,7 +30,7 @@ type balancerSim struct {
 const simStart = 1_900_000_000_000
 
 func newBalancerSim(t *testing.T, brokers int, seed uint64) *balancerSim {
-	s := &balancerSim{t: t, r: NewReplica(), rng: rand.New(rand.NewPCG(seed, 1)), in: balancerInput{nowMillis: simStart, mode: balancerNodeChange, grace: 10 * time.Minute, settles: joinSettles}}
+	s := &balancerSim{t: t, r: NewReplica(), rng: rand.New(rand.NewPCG(seed, 1)), in: balancerInput{nowMillis: simStart, mode: balancerNodeChange, grace: 10 * time.Minute, settles: joinSettles, limit: maxPlannedMoves}}
 	for i := range brokers {
 		s.register(BrokerID(i+1), "")
 	}
@@ -266,6 +266,26 @@ func TestBalancerJoin(t *testing.T) {
 	s.fence(5, false)
 	s.run(time.Minute)
 	require.Len(t, s.plans, 2)
+}
+
+// What is too much for one plan is left to the next, which follows by itself.
+func TestBalancerJoinInSeveralPlans(t *testing.T) {
+	s := newBalancerSim(t, 3, 11)
+	s.in.limit = 5
+	s.topic("orders", 12, 3)
+	s.register(4, "")
+	for range 4 {
+		s.settle()
+	}
+	s.requireEven(1, 2, 3, 4)
+	require.Greater(t, len(s.plans), 1)
+	require.LessOrEqual(t, len(s.plans), 4)
+	for _, trigger := range s.plans {
+		require.Equal(t, "broker 4 joined", trigger)
+	}
+	n := len(s.plans)
+	s.run(time.Hour)
+	require.Len(t, s.plans, n)
 }
 
 // A plan outlives its controller, also one that dies between beginning a move and writing that down.
