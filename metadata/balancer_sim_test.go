@@ -474,15 +474,79 @@ func TestBalancerMovesThatCannotBeMade(t *testing.T) {
 	s.settle()
 	for _, m := range s.plan().Moves {
 		switch {
-		case m.State == MoveDone:
-		case m.Name == "pay":
-			require.Equal(t, "its topic was deleted", m.Trouble)
-		default:
-			require.Equal(t, other, m.partition())
+		case m.partition() == other:
 			require.Equal(t, MoveCancelled, m.State)
 			require.Equal(t, "its replicas were changed meanwhile", m.Trouble)
+		case m.State == MoveDone:
+		default:
+			require.Equal(t, "pay", m.Name)
+			require.Equal(t, "its topic was deleted", m.Trouble)
 		}
 	}
+}
+
+// Two moves of one partition are made one after the other, and the second not at all when the first was not.
+func TestBalancerMovesOfOnePartition(t *testing.T) {
+	for _, first := range []MoveState{MoveWaiting, MoveMoving, MoveDone, MoveFailed, MoveCancelled} {
+		r := NewReplica()
+		for i := range 4 {
+			_, err := r.Register(testRegistration(BrokerID(i+1), 1), false)
+			require.NoError(t, err)
+		}
+		require.NoError(t, r.CreateTopic("orders", TopicID{1}, nil, [][]BrokerID{{1, 2}}))
+		if first == MoveMoving || first == MoveDone {
+			require.NoError(t, r.Reassign(TopicPartition{"orders", 0}, []BrokerID{3, 2}))
+		}
+		if first == MoveDone {
+			p := r.Image().Topic("orders").Partitions[0]
+			_, err := r.AlterPartition(1, r.Image().Broker(1).Epoch, PartitionChange{TopicID: TopicID{1}, LeaderEpoch: p.LeaderEpoch, PartitionEpoch: p.PartitionEpoch,
+				ISR: []ISRMember{{1, -1}, {2, -1}, {3, -1}}})
+			require.NoError(t, err)
+		}
+		plan := &balancePlan{Moves: []balancerMove{
+			{Topic: TopicID{1}, Name: "orders", From: 1, To: 3, Replicas: []BrokerID{3, 2}, State: first},
+			{Topic: TopicID{1}, Name: "orders", From: 2, To: 4, Replicas: []BrokerID{3, 4}, State: MoveWaiting},
+		}}
+		var d balancerDecision
+		new(balancerCore).follow(r.Image(), plan, balancerInput{nowMillis: simStart}, func(*Broker) bool { return false }, &d)
+		switch first {
+		case MoveWaiting:
+			require.Equal(t, []int{0}, d.begin)
+		case MoveMoving:
+			require.True(t, d.idle(), "%+v", d)
+		case MoveDone:
+			require.Equal(t, []int{1}, d.begin)
+		default:
+			require.Equal(t, []moveUpdate{{move: 1, state: MoveCancelled, trouble: "a move of the same partition before it was not made", beganMillis: simStart, endedMillis: simStart}}, d.updates)
+		}
+	}
+}
+
+// What was cancelled is not taken up again, until something else happens.
+func TestBalancerCancelled(t *testing.T) {
+	s := newBalancerSim(t, 4, 12)
+	s.topic("orders", 20, 2)
+	s.decommission(2, true)
+	s.run(3 * time.Second)
+	require.True(t, s.plan().running())
+	stopped := *s.plan()
+	stopped.Cancelled, stopped.Moves = true, slices.Clone(stopped.Moves)
+	for i := range stopped.Moves {
+		if m := &stopped.Moves[i]; !m.State.final() {
+			m.State, m.EndedMillis = MoveCancelled, s.in.nowMillis
+		}
+	}
+	_, err := s.r.do((&balancerDecision{plan: &stopped}).command(s.r.Image(), s))
+	require.NoError(t, err)
+	for tp := range s.r.Image().Reassignments() {
+		require.NoError(t, s.r.Reassign(tp, nil))
+	}
+	s.run(time.Hour)
+	require.Len(t, s.plans, 1)
+	s.register(5, "")
+	s.settle()
+	replicas, _ := s.replicas()
+	require.Zero(t, replicas[2])
 }
 
 // finish completes a reassignment that was not the balancer's.
