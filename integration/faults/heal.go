@@ -97,7 +97,7 @@ func (r *run) dumpFiles() {
 	}
 	stops.Wait()
 	for _, n := range r.cluster.Nodes {
-		r.scanOutput(n)
+		r.scanFile(n.Index, n.LogFile)
 		for _, topic := range topics {
 			for p := range int32(partitionsPerTopic) {
 				if err := r.dumpPartition(n, topic, p); err != nil {
@@ -156,11 +156,11 @@ func (r *run) dumpPartition(n *cluster.Node, topic string, partition int32) erro
 // Lines that a broker never prints, whatever is done to it.
 var badLines = []string{"panic:", "DATA RACE", "fatal error:", "goroutine stack exceeds", "concurrent map"}
 
-// scanOutput looks for them.
-func (r *run) scanOutput(n *cluster.Node) {
-	f, err := os.Open(n.LogFile)
+// scanFile looks for them in what a node printed.
+func (r *run) scanFile(node int, name string) {
+	f, err := os.Open(name)
 	if err != nil {
-		r.fail("node %d: %v", n.Index, err)
+		r.fail("node %d: %v", node, err)
 		return
 	}
 	defer f.Close()
@@ -169,7 +169,7 @@ func (r *run) scanOutput(n *cluster.Node) {
 	for lines.Scan() {
 		for _, bad := range badLines {
 			if strings.Contains(lines.Text(), bad) {
-				r.fail("node %d printed: %.300s", n.Index, lines.Text())
+				r.fail("node %d printed: %.300s", node, lines.Text())
 				return
 			}
 		}

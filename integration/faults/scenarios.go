@@ -138,20 +138,20 @@ func roundPartition(ctx context.Context, r *run) error {
 	n, why := r.victim()
 	length := r.between(2*time.Second, 15*time.Second)
 	heal := func() error { return c.Heal() }
-	for_ := " for " + length.Round(100*time.Millisecond).String()
+	lasting := " for " + length.Round(100*time.Millisecond).String()
 	switch r.random.IntN(5) {
 	case 0:
-		return r.fault(ctx, n.Index, fmt.Sprintf("%snode %d cut off%s", why, n.Index, for_), func() error { return c.Isolate(n) }, length, heal)
+		return r.fault(ctx, n.Index, fmt.Sprintf("%snode %d cut off%s", why, n.Index, lasting), func() error { return c.Isolate(n) }, length, heal)
 	case 1: // every majority sees another: each node misses one
 		a := r.other(n)
-		return r.fault(ctx, n.Index, fmt.Sprintf("nodes %d and %d cut off from each other%s", n.Index, a.Index, for_), func() error {
+		return r.fault(ctx, n.Index, fmt.Sprintf("nodes %d and %d cut off from each other%s", n.Index, a.Index, lasting), func() error {
 			if err := c.CutLink(n, a); err != nil {
 				return err
 			}
 			return c.CutLink(a, n)
 		}, length, heal)
 	case 2:
-		return r.fault(ctx, n.Index, fmt.Sprintf("nothing from %snode %d arrives%s", why, n.Index, for_), func() error {
+		return r.fault(ctx, n.Index, fmt.Sprintf("nothing from %snode %d arrives%s", why, n.Index, lasting), func() error {
 			for _, o := range c.Nodes {
 				if o != n {
 					if err := c.CutLink(n, o); err != nil {
@@ -166,7 +166,7 @@ func roundPartition(ctx context.Context, r *run) error {
 		if leader == controller {
 			leader = r.other(controller)
 		}
-		return r.fault(ctx, leader.Index, fmt.Sprintf("node %d and the controller, node %d, cut off from each other%s", leader.Index, controller.Index, for_), func() error {
+		return r.fault(ctx, leader.Index, fmt.Sprintf("node %d and the controller, node %d, cut off from each other%s", leader.Index, controller.Index, lasting), func() error {
 			if err := c.CutLink(leader, controller); err != nil {
 				return err
 			}
