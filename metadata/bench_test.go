@@ -41,8 +41,8 @@ func BenchmarkOneChange(b *testing.B) {
 	}
 }
 
-// The fail-over plan at 100 000 partitions on 12 brokers: one of them is fenced, which leads a twelfth and is in the ISR of a
-// quarter.
+// The fail-over plan at 100 000 partitions on three brokers: one of them is fenced, which leads a third and is in the ISR of
+// all.
 func BenchmarkFailOver(b *testing.B) {
 	for _, s := range shapes {
 		b.Run(fmt.Sprintf("%dx%d", s.topics, s.partitions), func(b *testing.B) {

@@ -4,7 +4,9 @@
 //
 // # How it fits
 //
-//	Store.CreateTopics, …   a controller operation: looks at the Image, checks, decides ids and places   controller*.go
+//	Store.CreateTopics, …   may be called on any broker; call carries it to the controller (D15)         operations.go, forward*.go
+//	        │
+//	   the controller       looks at the Image, checks, decides ids and places                           controller*.go
 //	        │ command                                                                                    command_*.go
 //	    proposer            gathers commands into entries, up to 1000 or 256 KiB, two in flight          proposer.go
 //	        │ entry
@@ -47,12 +49,28 @@
 //   - The log reaches back to the older of the two snapshots that are kept. A start that would lose entries is refused,
 //     never taken for an empty directory (M6).
 //
+// # Several brokers
+//
+// Every controller operation has a local half, at the controller, and an exported one that forwards (operations.go). What
+// the controller knows of the brokers' liveness is in memory and begins anew with each lead (sessions.go): heartbeats renew
+// sessions, a suspicion from gossip makes it ask the process itself, and silence or no answer ends in one small command
+// that fences the broker. Apply then walks the partitions and gives each the ISR, the eligible replicas and the leader that
+// follow (fsm_partition.go); nobody tells brokers anything but through the Image (M10).
+//
+//	registered ──heartbeat, caught up──▶ serving ──silent, or no answer──▶ fenced ──heartbeat, caught up──▶ serving
+//	  (fenced)                              │                                            (later and later if it flaps)
+//	                                        └─Heartbeat{Shutdown}─▶ leaving ─▶ stops; the next registration begins anew
+//
+// A broker in maintenance (Draining) keeps its replicas and leads nothing that another could. A Removing one gets no new
+// replicas. Replica (replica.go) is the same FSM without Raft, for simulations.
+//
 // # Memory and cost
 //
 // Topics are in a persistent B+tree (tree.go), so that a change copies one path of nodes and the partitions of the topic
 // it concerns; a batch copies each of them once. ChangedTopics compares two Images without entering what they share. At
-// 100 000 partitions an Image takes some 190 bytes per partition, and a change of one partition in a topic of 100 some
-// 16 KiB; in a topic of 1000 it is 118 KiB, for the array of a topic's partitions is copied as a whole.
+// 100 000 partitions an Image takes some 250 bytes per partition, and a change of one partition some 6 KiB, in a topic of 1000
+// 12 KiB: a topic's partitions are pointers, of which the list is copied. Fencing a broker with a replica of each of 100 000
+// partitions, of which it leads a third, takes Apply some 50 ms; 10 000 ISR changes of a leader take 25 ms and 90 KB of entries.
 //
 // # Goroutines
 //
