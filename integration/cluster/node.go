@@ -237,10 +237,20 @@ func (n *Node) until(undo func() error) (end func() error) {
 	return once
 }
 
-// memoryGroup makes a cgroup (v1) for our processes, "" where that cannot be.
+// memoryGroups is where the kernel has cgroups (v1) of memory.
+const memoryGroups = "/sys/fs/cgroup/memory"
+
+// memoryGroup makes a cgroup for our processes, "" where that cannot be. What a killed driver left is removed: the
+// kernel keeps only those in which something runs.
 func memoryGroup() string {
-	dir := filepath.Join("/sys/fs/cgroup/memory", "millrace-faults-"+strconv.Itoa(os.Getpid()))
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+	for _, pattern := range []string{"millrace-faults-*/node-*", "millrace-faults-*"} {
+		left, _ := filepath.Glob(filepath.Join(memoryGroups, pattern))
+		for _, dir := range left {
+			_ = os.Remove(dir)
+		}
+	}
+	dir, err := os.MkdirTemp(memoryGroups, "millrace-faults-")
+	if err != nil {
 		return ""
 	}
 	return dir

@@ -68,5 +68,23 @@ func furnish() error {
 	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
-	return each("ip link set lo up")
+	return loopbackUp()
+}
+
+// loopbackUp does what `ip link set lo up` does, where there is no ip.
+func loopbackUp() error {
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("set up loopback: %w", err)
+	}
+	defer unix.Close(socket)
+	lo, err := unix.NewIfreq("lo")
+	if err == nil {
+		lo.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+		err = unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, lo)
+	}
+	if err != nil {
+		return fmt.Errorf("set up loopback: %w", err)
+	}
+	return nil
 }
