@@ -44,7 +44,14 @@ func (m *Manager) reconcile(img *metadata.Image) {
 	self := img.Broker(m.cfg.BrokerID)
 	if self == nil || self.Incarnation != m.cfg.Incarnation {
 		if m.applied != nil {
-			m.fail(fmt.Errorf("broker %d: %w", m.cfg.BrokerID, errSuperseded))
+			err := fmt.Errorf("broker %d: %w", m.cfg.BrokerID, errSuperseded)
+			if self == nil {
+				err = &metadata.Error{
+					Kind: metadata.ErrRemoved, What: fmt.Sprintf("broker %d is no longer part of the cluster", m.cfg.BrokerID), Why: "it was decommissioned, and the cluster has forgotten it",
+					Fix: "nothing is to be mended; to use this machine again, start a broker with an empty data directory",
+				}
+			}
+			m.fail(err)
 		}
 		// M16: what this image says about us was said to an earlier process. It may have promised what this one's disk
 		// no longer holds.

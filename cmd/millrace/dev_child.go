@@ -78,8 +78,9 @@ func (c *devChild) asked() string {
 	return ""
 }
 
-// stop asks the process to stop, and ends it when it has not after the grace time. It says whether it had to.
-func (c *devChild) stop(grace time.Duration) (forced bool) {
+// stop asks the process to stop, and ends it when it has not after the grace time, or devLastGrace after hurry is closed;
+// nil never is. It says whether it had to.
+func (c *devChild) stop(grace time.Duration, hurry <-chan struct{}) (forced bool) {
 	intent := devStopped
 	c.intent.CompareAndSwap(nil, &intent)
 	_ = terminate(c.cmd.Process) // it may have ended already
@@ -87,6 +88,12 @@ func (c *devChild) stop(grace time.Duration) (forced bool) {
 	case <-c.done:
 		return false
 	case <-time.After(grace):
+	case <-hurry:
+		select {
+		case <-c.done:
+			return false
+		case <-time.After(min(grace, devLastGrace)):
+		}
 	}
 	_ = c.cmd.Process.Kill()
 	<-c.done

@@ -71,7 +71,7 @@ func (s *supervisor) restartBroker(ctx context.Context, id int) error {
 	case <-c.done:
 	default:
 		s.changeBroker(id, func(b *devBroker) { b.State, b.Since = devStopping, now() })
-		c.stop(devStopGrace)
+		c.stop(devStopGrace, nil)
 	}
 	_ = c.stdin.Close()
 	for _, p := range s.layout.Brokers {

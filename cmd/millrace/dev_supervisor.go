@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,6 +21,8 @@ const (
 	devStopGrace = 10 * time.Second
 	// devTemporaryGrace is the same for data that is removed anyway.
 	devTemporaryGrace = 2 * time.Second
+	// devLastGrace is the moment for those that are left when most have stopped.
+	devLastGrace = time.Second
 )
 
 // supervisor runs the brokers of a dev cluster as child processes. Orders come from the control port, one at a time.
@@ -280,6 +283,24 @@ func (s *supervisor) changeBroker(id int, f func(*devBroker)) {
 	})
 }
 
+// stopAll asks all brokers at once to stop. Those that are left when most have stopped have nobody to hand over to any
+// more, and wait for a controller that will not come: they get a moment instead of the grace time.
+func stopAll(children []*devChild, grace time.Duration) {
+	hurry := make(chan struct{})
+	var left atomic.Int32
+	left.Store(int32(len(children)))
+	var wait sync.WaitGroup
+	for _, c := range children {
+		wait.Go(func() {
+			c.stop(grace, hurry)
+			if n := int(left.Add(-1)); n == len(children)/2 {
+				close(hurry)
+			}
+		})
+	}
+	wait.Wait()
+}
+
 // finish stops every broker, gives the profile back and tidies up.
 func (s *supervisor) finish() error {
 	s.orders.Lock()
@@ -295,11 +316,7 @@ func (s *supervisor) finish() error {
 	if s.temporary {
 		grace = devTemporaryGrace
 	}
-	var wait sync.WaitGroup
-	for _, c := range running {
-		wait.Go(func() { c.stop(grace) })
-	}
-	wait.Wait()
+	stopAll(running, grace)
 	for _, c := range running {
 		_ = c.stdin.Close()
 	}

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -95,6 +99,7 @@ func runTopicCreate(c *cli.Context) error {
 	}
 	var b batch
 	var out []createdTopic
+	var made []string
 	r := result{cols: columns("TOPIC", "STATUS", "PARTITIONS#", "REPLICAS#", "+ID")}
 	for _, n := range names {
 		t, ok := answers[n]
@@ -119,12 +124,14 @@ func runTopicCreate(c *cli.Context) error {
 			b.done++
 			if !req.ValidateOnly && t.TopicID != ([16]byte{}) {
 				row.ID = topicID(t.TopicID)
+				made = append(made, n)
 			}
 		}
 		out = append(out, row)
 		r.rows = append(r.rows, []any{row.Topic, row.Status, unknown(int64(row.Partitions)), unknown(int64(row.Replicas)), row.ID})
 	}
 	r.value = out
+	conn.awaitTopics(ctx, made)
 	if err := e.emit(r); err != nil {
 		return err
 	}
@@ -132,6 +139,46 @@ func runTopicCreate(c *cli.Context) error {
 		e.hint("dry run: nothing was created")
 	}
 	return b.finish(e)
+}
+
+// awaitTopics waits until every broker knows topics that were just created, so that the next command may ask any of them.
+// The answer to the creation came from one; the others hear of it a moment later. A broker that does not answer, or takes
+// longer than settleLimit, is not waited for: the topics exist.
+func (c *connection) awaitTopics(ctx context.Context, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	const settleLimit, every = 2 * time.Second, 20 * time.Millisecond
+	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	brokers, err := c.adm.ListBrokers(ctx)
+	if err != nil || len(brokers) < 2 {
+		return
+	}
+	ask := func() *kmsg.MetadataRequest { // one each: the client writes to it
+		req := kmsg.NewPtrMetadataRequest()
+		for _, n := range names {
+			t := kmsg.NewMetadataRequestTopic()
+			t.Topic = kmsg.StringPtr(n)
+			req.Topics = append(req.Topics, t)
+		}
+		return req
+	}
+	var wait sync.WaitGroup
+	for _, b := range brokers {
+		wait.Go(func() {
+			_ = poll(ctx, every, func(ctx context.Context) (bool, error) {
+				resp, err := c.Broker(int(b.NodeID)).Request(ctx, ask())
+				if err != nil {
+					return true, err
+				}
+				return !slices.ContainsFunc(resp.(*kmsg.MetadataResponse).Topics, func(t kmsg.MetadataResponseTopic) bool {
+					return t.ErrorCode == kerr.UnknownTopicOrPartition.Code || t.ErrorCode == kerr.LeaderNotAvailable.Code
+				}), nil
+			})
+		})
+	}
+	wait.Wait()
 }
 
 // unknown shows a negative number as "-".
