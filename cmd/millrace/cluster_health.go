@@ -27,6 +27,7 @@ type clusterHealth struct {
 	Controller      int32    `json:"controller" doc:"broker id; -1 is none"`
 	Brokers         int      `json:"brokers" doc:"brokers that are registered and not fenced"`
 	Unreachable     []int32  `json:"unreachable_brokers" doc:"brokers that do not answer from here"`
+	Fenced          []int32  `json:"fenced_brokers" doc:"registered brokers that the controller has no contact with, or that are not ready"`
 	Leaderless      []string `json:"leaderless_partitions" doc:"topic-partition without a leader"`
 	UnderReplicated []string `json:"under_replicated_partitions" doc:"topic-partition with replicas out of sync"`
 	UnderMinISR     []string `json:"under_min_isr_partitions" doc:"topic-partition that refuses acks=all"`
@@ -201,6 +202,11 @@ func (h *clusterHealth) complaints() []string {
 		ids = append(ids, strconv.Itoa(int(id)))
 	}
 	list("brokers that do not answer", ids)
+	ids = nil
+	for _, id := range h.Fenced {
+		ids = append(ids, strconv.Itoa(int(id)))
+	}
+	list("brokers that are fenced: dead, cut off, or not ready", ids)
 	list("partitions without a leader", h.Leaderless)
 	list("partitions under min.insync.replicas", h.UnderMinISR)
 	list("under-replicated partitions", h.UnderReplicated)
@@ -239,6 +245,16 @@ func (e *env) askHealth(ctx context.Context) (*clusterHealth, error) {
 	}
 	h := &clusterHealth{ClusterID: m.Cluster, Controller: m.Controller, Brokers: len(m.Brokers), Leaderless: []string{}, UnderReplicated: []string{}, UnderMinISR: []string{}}
 	h.Unreachable = conn.unreachableBrokers(ctx, m.Brokers)
+	h.Fenced = []int32{}
+	registered, _, err := conn.registeredBrokers(ctx)
+	if err != nil {
+		registered = nil // an old cluster of others, which does not know the request
+	}
+	for _, b := range registered {
+		if b.Status == console.StatusFenced {
+			h.Fenced = append(h.Fenced, b.ID)
+		}
+	}
 	var short []kadm.PartitionDetail
 	for _, t := range m.Topics.Sorted() {
 		for _, p := range t.Partitions.Sorted() {
@@ -255,7 +271,7 @@ func (e *env) askHealth(ctx context.Context) (*clusterHealth, error) {
 	if h.UnderMinISR, err = conn.underMinISR(ctx, short); err != nil {
 		return nil, err
 	}
-	h.Healthy = h.Controller >= 0 && len(h.Unreachable)+len(h.Leaderless)+len(h.UnderReplicated)+len(h.UnderMinISR) == 0
+	h.Healthy = h.Controller >= 0 && len(h.Unreachable)+len(h.Fenced)+len(h.Leaderless)+len(h.UnderReplicated)+len(h.UnderMinISR) == 0
 	return h, nil
 }
 
