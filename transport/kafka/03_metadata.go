@@ -1,6 +1,8 @@
 package kafka
 
 import (
+	"slices"
+
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/metadata"
@@ -140,8 +142,8 @@ func (m *metadataAnswer) partition(index int32, p *metadata.Partition) kmsg.Meta
 	rp := kmsg.NewMetadataResponseTopicPartition()
 	rp.Partition, rp.Leader, rp.LeaderEpoch = index, int32(p.Leader), p.LeaderEpoch
 	rp.Replicas, rp.ISR = int32s(p.Replicas), int32s(p.ISR)
-	for _, id := range p.Replicas {
-		if _, ok := m.endpoints.of(id); !ok {
+	for i, id := range p.Replicas {
+		if _, ok := m.endpoints.of(id); !ok || m.offline(p, i) {
 			rp.OfflineReplicas = append(rp.OfflineReplicas, int32(id))
 		}
 	}
@@ -158,6 +160,12 @@ func (m *metadataAnswer) partition(index int32, p *metadata.Partition) kmsg.Meta
 	}
 	m.c.error(rp.ErrorCode)
 	return rp
+}
+
+// offline reports whether the directory of the partition's i-th replica has failed.
+func (m *metadataAnswer) offline(p *metadata.Partition, i int) bool {
+	b := m.image.Broker(p.Replicas[i])
+	return i < len(p.Directories) && b != nil && slices.Contains(b.Offline, p.Directories[i])
 }
 
 func (m *metadataAnswer) reachable(id metadata.BrokerID) bool {

@@ -6,11 +6,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// DescribeCluster (key 60), versions 0 and 1 (KIP-700).
+// DescribeCluster (key 60), versions 0 to 2 (KIP-700).
 //
 //	v0    brokers and controller
 //	v1    endpoint type (KIP-919): 1 brokers; 2 controllers, which no client
 //	      listener of ours serves: 114; anything else: 115
+//	v2    fenced brokers, on demand (KIP-1073)
 //
 // Without an authorizer everything is allowed: asked for its operations, the
 // cluster reports all that exist for it.
@@ -40,9 +41,13 @@ func (h *Handlers) describeCluster(c *call, req *kmsg.DescribeClusterRequest) km
 	resp.ClusterID = image.ClusterID()
 	resp.ControllerID = eps.controller()
 	resp.EndpointType = brokerEndpoints
-	for _, ep := range eps.all() {
+	for _, broker := range image.Brokers() {
+		ep, ok := eps.address(broker)
+		if !ok || broker.Fenced && !req.IncludeFencedBrokers {
+			continue
+		}
 		b := kmsg.NewDescribeClusterResponseBroker()
-		b.NodeID, b.Host, b.Port, b.Rack = int32(ep.id), ep.host, ep.port, ep.rack
+		b.NodeID, b.Host, b.Port, b.Rack, b.IsFenced = int32(ep.id), ep.host, ep.port, ep.rack, broker.Fenced
 		resp.Brokers = append(resp.Brokers, b)
 	}
 	if req.IncludeClusterAuthorizedOperations {

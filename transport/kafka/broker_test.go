@@ -52,6 +52,7 @@ type brokerEdit struct {
 	kafka   func(*Config)
 	server  func(*transport.Config)
 	brokers []metadata.Registration // further brokers, registered and never alive
+	fenced  []metadata.Registration // registered, and nothing more
 	fs      vfs.FS                  // nil: an empty one in memory
 	dir     string                  // the log directory; "": /data
 
@@ -147,6 +148,12 @@ func startBroker(tmp string, edit brokerEdit) (b *testBroker, err error) {
 		}
 		beat := metadata.Heartbeat{Broker: r.ID, Epoch: epoch, Applied: b.store.Image().Version()}
 		if _, err := b.store.Heartbeat(ctx, beat); err != nil {
+			return b, err
+		}
+	}
+
+	for _, r := range edit.fenced {
+		if _, err := b.store.RegisterBroker(ctx, r); err != nil {
 			return b, err
 		}
 	}

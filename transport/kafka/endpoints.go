@@ -42,6 +42,11 @@ func (e endpoints) ofBroker(b *metadata.Broker) (ep endpoint, ok bool) {
 	if b.Fenced {
 		return endpoint{}, false
 	}
+	return e.address(b)
+}
+
+// address is ofBroker for fenced brokers too.
+func (e endpoints) address(b *metadata.Broker) (ep endpoint, ok bool) {
 	ep.id = b.ID
 	if b.Rack != "" {
 		ep.rack = &b.Rack

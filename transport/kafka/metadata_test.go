@@ -194,7 +194,7 @@ func TestMetadataEndpoints(t *testing.T) {
 func TestDescribeCluster(t *testing.T) {
 	b := theBroker(t)
 	c := b.dial(t)
-	for version := int16(0); version <= 1; version++ {
+	for version := int16(0); version <= 2; version++ {
 		req := kmsg.NewPtrDescribeClusterRequest()
 		req.Version = version
 		resp := ask[*kmsg.DescribeClusterResponse](c, req)

@@ -52,30 +52,38 @@ func table() []api {
 		{keyAlterConfigs, "AlterConfigs", 0, 0, 2, 2, answerWaiting((*Handlers).alterConfigs)},
 		{keyDescribeLogDirs, "DescribeLogDirs", 0, 0, 4, 2, answer((*Handlers).describeLogDirs)},
 		{keyCreatePartitions, "CreatePartitions", 0, 0, 3, 2, answerWaiting((*Handlers).createPartitions)},
+		{keyElectLeaders, "ElectLeaders", 0, 0, 2, 2, answerWaiting((*Handlers).electLeaders)},
 		{keyIncrementalAlterConfigs, "IncrementalAlterConfigs", 0, 0, 1, 1, answerWaiting((*Handlers).incrementalAlterConfigs)},
-		{keyDescribeCluster, "DescribeCluster", 0, 0, 1, 0, answer((*Handlers).describeCluster)},
+		{keyAlterPartitionReassignments, "AlterPartitionReassignments", 0, 0, 0, 0, answerWaiting((*Handlers).alterPartitionReassignments)},
+		{keyListPartitionReassignments, "ListPartitionReassignments", 0, 0, 0, 0, answer((*Handlers).listPartitionReassignments)},
+		{keyDescribeQuorum, "DescribeQuorum", 0, 0, 2, 0, answerWaiting((*Handlers).describeQuorum)},
+		{keyDescribeCluster, "DescribeCluster", 0, 0, 2, 0, answer((*Handlers).describeCluster)},
 	}
 }
 
 // API keys of the table.
 const (
-	keyProduce                 int16 = 0
-	keyFetch                   int16 = 1
-	keyListOffsets             int16 = 2
-	keyMetadata                int16 = 3
-	keyFindCoordinator         int16 = 10
-	keyAPIVersions             int16 = 18
-	keyCreateTopics            int16 = 19
-	keyDeleteTopics            int16 = 20
-	keyDeleteRecords           int16 = 21
-	keyInitProducerID          int16 = 22
-	keyOffsetForLeaderEpoch    int16 = 23
-	keyDescribeConfigs         int16 = 32
-	keyAlterConfigs            int16 = 33
-	keyDescribeLogDirs         int16 = 35
-	keyCreatePartitions        int16 = 37
-	keyIncrementalAlterConfigs int16 = 44
-	keyDescribeCluster         int16 = 60
+	keyProduce                     int16 = 0
+	keyFetch                       int16 = 1
+	keyListOffsets                 int16 = 2
+	keyMetadata                    int16 = 3
+	keyFindCoordinator             int16 = 10
+	keyAPIVersions                 int16 = 18
+	keyCreateTopics                int16 = 19
+	keyDeleteTopics                int16 = 20
+	keyDeleteRecords               int16 = 21
+	keyInitProducerID              int16 = 22
+	keyOffsetForLeaderEpoch        int16 = 23
+	keyDescribeConfigs             int16 = 32
+	keyAlterConfigs                int16 = 33
+	keyDescribeLogDirs             int16 = 35
+	keyCreatePartitions            int16 = 37
+	keyElectLeaders                int16 = 43
+	keyIncrementalAlterConfigs     int16 = 44
+	keyAlterPartitionReassignments int16 = 45
+	keyListPartitionReassignments  int16 = 46
+	keyDescribeQuorum              int16 = 55
+	keyDescribeCluster             int16 = 60
 )
 
 // maxKey bounds the dispatcher's lookup array.

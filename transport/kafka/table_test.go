@@ -27,8 +27,12 @@ const goldenTable = `
 33 AlterConfigs             0-2
 35 DescribeLogDirs          0-4
 37 CreatePartitions         0-3
+43 ElectLeaders             0-2
 44 IncrementalAlterConfigs  0-1
-60 DescribeCluster          0-1
+45 AlterPartitionReassignments 0-0
+46 ListPartitionReassignments 0-0
+55 DescribeQuorum           0-2
+60 DescribeCluster          0-2
 `
 
 func TestGoldenTable(t *testing.T) {
