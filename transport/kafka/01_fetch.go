@@ -18,8 +18,7 @@ import (
 //	v7    sessions (KIP-227)
 //	v9    current leader epoch, for fencing (KIP-320)
 //	v10   zstd
-//	v11   rack of the consumer; reads go to the leader only, so that it changes
-//	      nothing here
+//	v11   rack of the consumer: a replica in the same rack may serve it (KIP-392)
 //	v12   flexible; last fetched epoch, and diverging epochs in answers (KIP-595)
 //	v13   topics by id (KIP-516)
 //	v15   replica state in a tag
@@ -54,8 +53,9 @@ type fetchCall struct {
 	targets      []fetchTarget // full and sessionless requests
 	order        []*fetchTarget
 
-	committed bool // isolation level read_committed
-	follower  bool // claims to be a replica: nothing to read on a client's listener
+	committed bool   // isolation level read_committed
+	rack      string // of the consumer; "" is none
+	follower  bool   // claims to be a replica: nothing to read on a client's listener
 	endpoints endpoints
 	brokers   []kmsg.FetchResponseBroker
 
@@ -121,6 +121,7 @@ func (f *fetchCall) decodeFetch() bool {
 		return false
 	}
 	f.committed = f.msg.IsolationLevel == 1
+	f.rack = strings.Clone(f.msg.Rack)
 	f.follower = f.msg.ReplicaID >= 0 || f.msg.ReplicaState.ID >= 0
 	image := f.h.cfg.Store.Image()
 	f.endpoints = f.h.endpoints(image, f.req.Conn)
@@ -240,7 +241,7 @@ func (f *fetchCall) recycle() {
 	clear(f.slices[:min(n, cap(f.slices))])
 	clear(f.pieces)
 	clear(f.brokers)
-	f.call, f.session, f.endpoints, f.spliced = call{}, nil, endpoints{}, transport.Spliced{}
+	f.call, f.session, f.rack, f.endpoints, f.spliced = call{}, nil, "", endpoints{}, transport.Spliced{}
 	f.targets, f.order, f.parts, f.slices = f.targets[:0], f.order[:0], f.parts[:0], f.slices[:0]
 	f.pieces, f.brokers = f.pieces[:0], f.brokers[:0]
 	h.fetchCalls.Put(f)
@@ -249,6 +250,7 @@ func (f *fetchCall) recycle() {
 // readRequest is what is asked of the partition t.
 func (f *fetchCall) readRequest(t *fetchTarget, maxBytes int) replication.ReadRequest {
 	r := replication.NewReadRequest(t.fetchOffset, maxBytes)
+	r.FromFollower = f.req.Version >= 11 // whoever can say its rack knows what a follower's answer means
 	r.Committed, r.CurrentLeaderEpoch, r.LastFetchedEpoch = f.committed, t.currentLeaderEpoch, t.lastFetchedEpoch
 	return r
 }

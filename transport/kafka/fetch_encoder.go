@@ -46,6 +46,10 @@ type fetchPartition struct {
 	leaderID    int32
 	leaderEpoch int32
 
+	// preferredReplica (-1: none) is the follower that the consumer should read
+	// from (KIP-392): v11+. There are no records then.
+	preferredReplica int32
+
 	// logEndOffset (-1: not sent) is for followers only: a tag of ours, see
 	// replica_codec.go.
 	logEndOffset int64
@@ -66,7 +70,8 @@ func newFetchPartition(topic fetchTopic, partition int32) fetchPartition {
 	return fetchPartition{
 		topic: topic, partition: partition,
 		highWatermark: -1, lastStableOffset: -1, logStartOffset: -1,
-		divergingEpoch: -1, divergingOffset: -1, leaderID: -1, leaderEpoch: -1, logEndOffset: -1,
+		divergingEpoch: -1, divergingOffset: -1, leaderID: -1, leaderEpoch: -1,
+		preferredReplica: -1, logEndOffset: -1,
 	}
 }
 
@@ -165,7 +170,7 @@ func (e *fetchEncoder) partition(p *fetchPartition, index int) {
 		e.int32(0)
 	}
 	if e.version >= 11 {
-		e.int32(-1) // preferred read replica (KIP-392): none
+		e.int32(p.preferredReplica)
 	}
 	size := p.recordBytes()
 	if e.flexible {

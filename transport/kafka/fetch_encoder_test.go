@@ -46,7 +46,7 @@ func kmsgFetch(version, errorCode int16, sessionID int32, parts []fetchPartition
 		if !p.abortedNull {
 			rp.AbortedTransactions = []kmsg.FetchResponseTopicPartitionAbortedTransaction{}
 		}
-		rp.PreferredReadReplica = -1
+		rp.PreferredReadReplica = p.preferredReplica
 		rp.RecordBatches = []byte{}
 		if p.records != nil {
 			rp.RecordBatches = append(rp.RecordBatches, p.records.(bytesSource)...)
@@ -72,6 +72,9 @@ func drawFetch(t *rapid.T) ([]fetchPartition, []kmsg.FetchResponseBroker) {
 		p.abortedNull = rapid.Bool().Draw(t, "null")
 		if rapid.Bool().Draw(t, "diverging") {
 			p.divergingEpoch, p.divergingOffset = rapid.Int32().Draw(t, "epoch"), int64s.Draw(t, "end")
+		}
+		if rapid.Bool().Draw(t, "preferred") {
+			p.preferredReplica = rapid.Int32().Draw(t, "preferred id")
 		}
 		if rapid.Bool().Draw(t, "leader") {
 			p.leaderID, p.leaderEpoch = rapid.Int32().Draw(t, "id"), rapid.Int32().Draw(t, "epoch")

@@ -100,6 +100,10 @@ func (f *fetchCall) readOne(t *fetchTarget, p *fetchPartition, maxBytes int, min
 		p.divergingEpoch, p.divergingOffset = res.DivergingEpoch, res.DivergingEnd
 		return 0, true
 	}
+	if p.preferredReplica = f.preferredReplica(part); p.preferredReplica >= 0 {
+		res.Slice.Release()
+		return 0, true
+	}
 	if n = res.Slice.Len(); n == 0 {
 		res.Slice.Release()
 		return 0, false
@@ -162,7 +166,7 @@ func (f *fetchCall) incrementLocked() {
 
 // tells reports whether an answer without records has news for the client.
 func (p *fetchPartition) tells(t *fetchTarget) bool {
-	return p.errorCode != codeNone || p.divergingEpoch != -1 ||
+	return p.errorCode != codeNone || p.divergingEpoch != -1 || p.preferredReplica != -1 ||
 		p.highWatermark != t.sentHighWatermark || p.logStartOffset != t.sentLogStartOffset
 }
 
