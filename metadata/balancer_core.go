@@ -282,6 +282,10 @@ func (c *balancerCore) trigger(im *Image, st *balance, in balancerInput, dead fu
 		}
 		return
 	}
+	if im.TopicCount() == 0 && !subset(takers, st.Seen.Takers) {
+		d.seen = &balanceSeen{Takers: known(im, st.Seen.Takers, takers), Away: st.Seen.Away} // nothing to share: a cluster that forms
+		return
+	}
 	joined := c.joinedBrokers(takers, st.Seen.Takers, in, d)
 	running := st.Plan.running()
 	switch {

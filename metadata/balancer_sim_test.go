@@ -268,6 +268,18 @@ func TestBalancerJoin(t *testing.T) {
 	require.Len(t, s.plans, 2)
 }
 
+// Brokers of a cluster that forms have not joined: there is nothing yet that they could lack.
+func TestBalancerForming(t *testing.T) {
+	s := newBalancerSim(t, 1, 13)
+	s.register(2, "")
+	s.register(3, "")
+	s.step()
+	s.topic("orders", 6, 1)
+	s.register(4, "")
+	s.settle()
+	require.Equal(t, []string{"broker 4 joined"}, s.plans)
+}
+
 // What is too much for one plan is left to the next, which follows by itself.
 func TestBalancerJoinInSeveralPlans(t *testing.T) {
 	s := newBalancerSim(t, 3, 11)
