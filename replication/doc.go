@@ -9,9 +9,20 @@
 // ignored when damaged (L5).
 //
 // A [Partition] is one replica: the protocol, a step core ([Core]) without goroutine, clock, lock or I/O, and around it
-// a thin driver that feeds it events and carries out its actions. The core is written for many replicas: maximal ISR,
-// follower positions, divergence, truncation. One broker alone drives the leader's half of it; the deterministic
-// simulator in sim_test.go drives all of it.
+// a thin driver that feeds it events and carries out its actions. The deterministic simulator in sim_test.go drives the
+// same core, with the real FSM of package metadata as the controller.
+//
+// # How replicas follow
+//
+// A follower asks its leader through a [Fetcher], of which a manager has one per leader broker for all partitions it
+// leads: positions that changed go out, answers come back with what has news. A position is a report: everything below
+// is held, durably with millrace.flush.ack, so the next request goes out when the last answer is synced (fetcher.go). The
+// leader's end is a [FollowerSession], which knows for each partition what was reported and told and looks only at those
+// with news. What a leader concludes about the ISR goes to the controller in batches (proposals.go).
+//
+// A damaged log is never cut or repaired in place: its replica leaves ISR and ELR, is deleted, and is copied anew
+// (corrupt.go). A log is cut only where its leader's epochs say so, never below the high watermark unless an unclean
+// election is on record (R1, R25).
 //
 // # Invariants
 //
@@ -24,14 +35,18 @@
 //
 // # Callers
 //
-// transport/kafka calls Append, Read, Park, ListOffset, EpochEnd, DeleteRecords; cmd/broker opens and closes the
-// Manager, between the log directory and the transport.
+// transport/kafka calls Append, Read, Park, ListOffset, EpochEnd, DeleteRecords and, for the brokers' own listener,
+// OpenFollowerSession; transport/peer implements [Peers]; cmd/broker opens and closes the Manager, between the log
+// directory and the transport, renews its lease with each heartbeat, and drains it before a planned stop.
 //
 // # Locks, in order
 //
 //	Partition.queue   appends that wait for their turn; never held over anything
-//	Partition.mu      the core; held over log.Append, never over an fsync of this package's making
+//	Partition.mu      the core; held over log.Append and, on a follower, over a cut of its log (W14), over no other fsync
+//	fetchers.mu       which leaders are followed; then fetcher.mu, the positions to send to one
+//	FollowerSession.mu  what one follower was told; then throttle.mu
 //	waiterList.mu     the fetches parked on a partition
+//	proposals.mu, teller.mu, chores.mu, checkpointing  queues and the checkpoint file; taken last, hold nothing
 //
 // The committer of the log never waits for Partition.mu, because an appender may hold it while it waits for the
 // committer: it sets a flag and tries the lock, and whoever holds it looks at the flag after letting go. Results and
@@ -39,7 +54,9 @@
 //
 // # Goroutines
 //
-// Three per Manager, started by [Open], ended by [Manager.Close]: one follows the metadata (with a few workers while
-// logs are opened), one ticks the log directory and writes the checkpoint, one drains the queues of partitions whose
-// appenders have served others long enough. Besides, a timer per partition that has requests waiting.
+// Six per Manager, started by [Open], ended by [Manager.Close]: one follows the metadata (with a few workers while logs
+// are opened), one ticks the log directory, the partitions with other replicas and the checkpoint, one drains the queues
+// of partitions whose appenders have served others long enough, one carries ISR proposals, one tells idle followers of
+// high watermarks, one moves followers' log starts. One more per leader broker that is followed, while there is something
+// to follow. Besides, a timer per partition that has requests waiting; none per replica.
 package replication

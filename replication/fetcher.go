@@ -108,8 +108,10 @@ func (m *Manager) want(p *Partition, a Action) {
 	f.want(p, a.Seq, fetchPoint{leaderEpoch: a.LeaderEpoch, lastEpoch: a.LastEpoch, offset: a.Offset, start: p.mu.core.StartOffset()})
 }
 
+// want is Manager.want for this leader. A request that waits at the leader is ended once the lock of p is let go.
 func (f *fetcher) want(p *Partition, seq uint64, at fetchPoint) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	st := &p.fetch
 	if _, ok := f.mu.parts[p]; !ok {
 		f.mu.parts[p] = struct{}{}
@@ -119,7 +121,6 @@ func (f *fetcher) want(p *Partition, seq uint64, at fetchPoint) {
 	st.wanted, st.seq, st.position = true, seq, at
 	if st.sent && st.told == at {
 		st.sentSeq = seq // the leader knows, and will say when there is more
-		f.mu.Unlock()
 		return
 	}
 	if !st.pending {
@@ -129,10 +130,8 @@ func (f *fetcher) want(p *Partition, seq uint64, at fetchPoint) {
 		st.pending = true
 		f.mu.pending = append(f.mu.pending, p)
 	}
-	client := f.signalLocked()
-	f.mu.Unlock()
-	if client != nil {
-		client.Wake()
+	if client := f.signalLocked(); client != nil {
+		p.wakeLater(client.Wake)
 	}
 }
 

@@ -35,8 +35,8 @@ type Fetcher interface {
 	// again. req is the caller's and not kept.
 	Fetch(ctx context.Context, req *FollowerFetch) (*FollowerAnswer, error)
 	// Wake makes a Fetch that waits at the leader come back at once with what there is, as if MaxWait had passed: the
-	// caller has other positions to report. It may be called from any goroutine, does not block, keeps the session, and
-	// does nothing when no Fetch waits. A second small call that names the session is one way to do it.
+	// caller has other positions to report. It may be called from any goroutine and keeps the session. A wake that comes
+	// while the request is still on its way out counts; one that comes too late may end the next wait early instead.
 	Wake()
 	// Close ends the session and the connection; a Fetch under way fails.
 	Close()

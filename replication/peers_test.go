@@ -121,10 +121,6 @@ func (f *memFetcher) Fetch(ctx context.Context, req *FollowerFetch) (*FollowerAn
 	f.n.mu.calls++
 	f.n.mu.changed += len(req.Changed)
 	f.n.mu.Unlock()
-	select {
-	case <-f.wake: // of a wait that is over
-	default:
-	}
 	if err := f.update(req); err != nil {
 		return nil, err
 	}

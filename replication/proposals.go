@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/millrace/millrace/metadata"
@@ -112,7 +113,7 @@ func (p *Partition) proposalEnded(ev *ISRResult, err error, size int) {
 	p.mu.Lock()
 	was := len(p.mu.core.ISR())
 	p.step(p.m.now(), ev)
-	isr := p.mu.core.ISR()
+	isr := slices.Clone(p.mu.core.ISR())
 	p.unlock()
 	if ev.Outcome != ProposalCommitted {
 		p.logger().Info("in-sync replicas not changed", "outcome", ev.Outcome.String(), "err", err)

@@ -137,6 +137,7 @@ func (b *Broker) leaveSession(ctx context.Context) error {
 		if err := b.handOver(ctx); err != nil {
 			b.logger.Warn("stopping without having handed everything over", "error", err)
 		}
+		b.replicas.Resume() // where nobody else could lead, what was held back is appended here
 	}
 	b.endLife()
 	b.beating.Wait()

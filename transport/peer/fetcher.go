@@ -25,6 +25,8 @@ type fetcher struct {
 
 	// waiting says that a request was sent whose answer is not here: Wake has something to end.
 	waiting atomic.Bool
+	// woken says that a wake has not gone out: it came before the request had.
+	woken atomic.Bool
 
 	// Of the goroutine that calls Fetch.
 	br          *bufio.Reader
@@ -163,6 +165,7 @@ func (f *fetcher) exchange(ctx context.Context, conn net.Conn, req *replication.
 		f.buf = nil // that of a new session
 	}
 	f.waiting.Store(true)
+	f.sendWake(conn)
 	frame, err := f.read(conn, req.MaxWait)
 	f.waiting.Store(false)
 	if err != nil {
@@ -250,13 +253,21 @@ var wakeFrame = appendRequest(nil, kafka.KeyWakeReplicaFetch, 0)
 
 // Wake implements replication.Fetcher.
 func (f *fetcher) Wake() {
+	f.woken.Store(true)
 	if !f.waiting.Load() {
-		return
+		return // whoever sends the request looks after it
 	}
 	f.mu.Lock()
 	conn := f.mu.conn
 	f.mu.Unlock()
 	if conn != nil {
+		f.sendWake(conn)
+	}
+}
+
+// sendWake sends a wake that is due, behind the request that it ends.
+func (f *fetcher) sendWake(conn net.Conn) {
+	if f.woken.Swap(false) {
 		_ = f.send(conn, wakeFrame) // a failure is the next read's too
 	}
 }
