@@ -81,9 +81,9 @@ type FollowerAnswer struct {
 
 // Release ends the use of the answer: records that were not retained through their Owner may be overwritten.
 func (a *FollowerAnswer) Release() {
-	if a.Free != nil {
-		a.Free()
-		a.Free = nil
+	if free := a.Free; free != nil {
+		a.Free = nil // first: freed, the answer may be another's
+		free()
 	}
 }
 

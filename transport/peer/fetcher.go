@@ -168,6 +168,7 @@ func (f *fetcher) exchange(ctx context.Context, conn net.Conn, req *replication.
 	f.sendWake(conn)
 	frame, err := f.read(conn, req.MaxWait)
 	f.waiting.Store(false)
+	f.woken.Store(false) // too late for this one, and the next request carries what it was for
 	if err != nil {
 		return nil, f.lost(ctx, conn, err)
 	}

@@ -243,6 +243,11 @@ func TestFetchEnds(t *testing.T) {
 	}, testDeadline, time.Millisecond)
 	require.NoError(t, <-ended)
 	require.Equal(t, session, f.session.ID)
+	f.woken.Store(false) // of a wake that came too late
+
+	// A wake that comes before the request has gone out counts.
+	f.Wake()
+	require.NoError(t, fetch(t.Context(), time.Hour))
 
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { ended <- fetch(ctx, time.Hour) }()
