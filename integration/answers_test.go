@@ -387,7 +387,69 @@ func readQuestions() []question {
 		})},
 		{name: "cluster", key: 60, build: ask(func(_ *askedBroker, _ *kmsg.DescribeClusterRequest) {})},
 		{name: "cluster with operations", key: 60, build: ask(func(_ *askedBroker, req *kmsg.DescribeClusterRequest) { req.IncludeClusterAuthorizedOperations = true })},
+		{name: "cluster with fenced brokers", key: 60, min: 2, build: ask(func(_ *askedBroker, req *kmsg.DescribeClusterRequest) { req.IncludeFencedBrokers = true })},
+		elect("elect all", 0), elect("elect one that has its leader", 0, "t"), elect("elect uncleanly one that has a leader", 1, "t"), elect("elect an unknown topic", 0, "nope"),
+		elect("elect none", 0, ""), elect("elect by an unknown kind", 9, "t"),
+		reassign("reassign nothing", "", 0), reassign("cancel no reassignment", "t", 0), reassign("reassign an unknown topic", "nope", 0, 1),
+		reassign("reassign an unknown partition", "t", 99, 1), reassign("reassign to nobody", "t", 0, -2), reassign("reassign to an unknown broker", "t", 0, 77),
+		reassign("reassign to one broker twice", "t", 0, 1, 1), reassign("reassign to where it is", "t", 0, 1),
+		{name: "reassignments", key: 46, build: ask(func(_ *askedBroker, _ *kmsg.ListPartitionReassignmentsRequest) {})},
+		{name: "reassignments of an unknown topic", key: 46, build: ask(func(_ *askedBroker, req *kmsg.ListPartitionReassignmentsRequest) {
+			rt := kmsg.NewListPartitionReassignmentsRequestTopic()
+			rt.Topic, rt.Partitions = "nope", []int32{0}
+			req.Topics = append(req.Topics, rt)
+		})},
+		quorum("quorum", "__cluster_metadata", 0), quorum("quorum of another partition", "__cluster_metadata", 1), quorum("quorum of a topic", "t", 0),
 		{name: "producer id", key: 22, build: ask(func(_ *askedBroker, req *kmsg.InitProducerIDRequest) { req.TransactionTimeoutMillis = 1000 })},
+	}
+}
+
+func elect(name string, kind int8, topics ...string) question {
+	better := ""
+	if topics == nil {
+		better = "a topic in which nothing was elected is not named, with no partitions, in an answer about all"
+	}
+	return question{name: name, better: better, key: 43, build: ask(func(_ *askedBroker, req *kmsg.ElectLeadersRequest) {
+		req.ElectionType, req.TimeoutMillis = kind, 5000
+		for _, topic := range topics {
+			req.Topics = []kmsg.ElectLeadersRequestTopic{}
+			if topic != "" {
+				rt := kmsg.NewElectLeadersRequestTopic()
+				rt.Topic, rt.Partitions = topic, []int32{0}
+				req.Topics = append(req.Topics, rt)
+			}
+		}
+	})}
+}
+
+// reassign asks for replicas; none cancels, and -2 stands for an empty list.
+func reassign(name, topic string, partition int32, replicas ...int32) question {
+	return question{name: name, key: 45, build: ask(func(_ *askedBroker, req *kmsg.AlterPartitionAssignmentsRequest) {
+		req.TimeoutMillis = 5000
+		if topic == "" {
+			return
+		}
+		rt := kmsg.NewAlterPartitionAssignmentsRequestTopic()
+		rt.Topic = topic
+		rp := kmsg.NewAlterPartitionAssignmentsRequestTopicPartition()
+		if rp.Partition, rp.Replicas = partition, replicas; len(replicas) == 1 && replicas[0] == -2 {
+			rp.Replicas = []int32{}
+		}
+		rt.Partitions = append(rt.Partitions, rp)
+		req.Topics = append(req.Topics, rt)
+	})}
+}
+
+func quorum(name, topic string, partition int32) question {
+	return question{name: name, key: 55, build: ask(func(_ *askedBroker, req *kmsg.DescribeQuorumRequest) {
+		rt := kmsg.NewDescribeQuorumRequestTopic()
+		rt.Topic = topic
+		rp := kmsg.NewDescribeQuorumRequestTopicPartition()
+		rp.Partition = partition
+		rt.Partitions = append(rt.Partitions, rp)
+		req.Topics = append(req.Topics, rt)
+	}), loose: []string{"LeaderEpoch", "HighWatermark", "LogEndOffset", "LastFetchTimestamp", "LastCaughtUpTimestamp", "ReplicaDirectoryID", // each its own
+		"Listeners"}, // a broker that is alone has none for others
 	}
 }
 

@@ -25,6 +25,16 @@ func (h *Handlers) electLeaders(c *call, req *kmsg.ElectLeadersRequest) kmsg.Res
 		kind = metadata.Unclean
 	default:
 		resp.ErrorCode = c.error(codeInvalidRequest)
+		for i := range req.Topics {
+			rt := kmsg.NewElectLeadersResponseTopic()
+			rt.Topic = req.Topics[i].Topic
+			for _, partition := range req.Topics[i].Partitions {
+				rp := kmsg.NewElectLeadersResponseTopicPartition()
+				rp.Partition, rp.ErrorCode, rp.ErrorMessage = partition, codeInvalidRequest, message("the election type is 0, preferred, or 1, unclean")
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
 		return resp
 	}
 	var asked []metadata.TopicPartition
