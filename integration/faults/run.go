@@ -42,6 +42,7 @@ type run struct {
 	history  *check.Writer
 	epochs   epochs
 	skipped  map[string]bool // faults that cannot be made here
+	rotten   map[string]bool // replicas that were damaged, by rotKey
 	faults   int
 	numbers  atomic.Int64
 	failures struct {

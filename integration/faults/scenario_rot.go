@@ -55,6 +55,7 @@ func roundRot(ctx context.Context, r *run) error {
 			r.remark("no damage: %v", err)
 		} else {
 			r.remark("node %d: %s: %s", n.Index, verb, what)
+			r.rotted(n, what)
 		}
 		return n.Start()
 	})
