@@ -9,24 +9,31 @@
 // The data directory:
 //
 //	<data>/meta.properties   who wrote it; written once, after the cluster id is known
+//	<data>/formation.json    what this broker granted while a cluster was formed (M18); kept for who still asks
 //	<data>/broker.pid        the process that holds it, for error messages only; the lock is the log's
 //	<data>/raft/             the metadata store (metadata.log.dir puts it elsewhere)
 //	<data>/…                 the log directory (package log)
 //
 // # Order
 //
-// Start: HTTP (so that /livez answers while logs are recovered) → identity → log directory → metadata store → listeners
-// bound → registration → replication → handlers → requests. Stop: the reverse, each step bounded. The list is in run.go.
+// Start: HTTP (so that /livez answers while logs are recovered) → identity → log directory → listener for other brokers →
+// gossip → formation or joining (formation*.go) → metadata store → place in the quorum → caught up → listeners bound →
+// registration, fenced → replication → handlers → requests → heartbeats, which take it out of its fence. Stop: the reverse,
+// each step bounded; it begins with handing over what this broker leads (session.go). The list is in run.go.
+//
+// A broker that is started for this machine alone has neither a listener for others nor gossip; those steps are empty.
 //
 // # Invariants
 //
 // No client is answered before the metadata has caught up (trap 12). A cluster is formed only over an empty directory
-// (M18). A poisoned log directory or a failed metadata store ends Run with the error (L2, M7, W17).
+// (M18), and one of several brokers only with a grant of each, which is on disk before it is answered. A process with the
+// directory of another that runs ends before its Raft starts (M13). A poisoned log directory or a failed metadata store ends Run with the error (L2, M7, W17).
 //
 // # Goroutines
 //
-// Run's own and those of the parts; one that serves HTTP, one that waits for the transport. All have ended when Run
-// returns.
+// Run's own and those of the parts; one that serves HTTP, one that waits for the transport; with other brokers one that
+// reads gossip, one per question while a cluster is formed, one for heartbeats and, at the controller, one that compares
+// gossip with the registrations. All have ended when Run returns.
 //
 // # Callers
 //
