@@ -215,19 +215,66 @@ type dialFailures struct {
 		seed    string // an address that did answer
 		err     error
 		onTrap  func(*failure) // called once, at the first such failure
+		patient bool           // a failure that may be a dead broker's is waited on, see trapPatience
 	}
+}
+
+// trapPatience is how long a broker that refuses connections, and no other that answers, may be taken for one that died:
+// another takes over its partitions meanwhile. A name that does not resolve is no dead broker's.
+const trapPatience = 5 * time.Second
+
+// sureLocked says whether the failure is that of an address and not of a broker that is down. The lock is held.
+func (d *dialFailures) sureLocked() bool {
+	var dns *net.DNSError
+	return errors.As(d.mu.err, &dns)
 }
 
 // arm sets a function that ends a wait early when a broker cannot be reached at its advertised address. It is called at
 // once when that has happened already.
 func (d *dialFailures) arm(onTrap func(*failure)) {
-	if f := d.trap(); f != nil {
-		onTrap(f)
-		return
-	}
 	d.mu.Lock()
 	d.mu.onTrap = onTrap
+	failed := d.mu.err != nil
 	d.mu.Unlock()
+	if failed {
+		d.spring()
+	}
+}
+
+// spring tells who is waiting, if the failure is sure to be one of addresses; else once it has lasted for trapPatience.
+func (d *dialFailures) spring() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.onTrap == nil || d.mu.err == nil {
+		return
+	}
+	if d.sureLocked() {
+		d.callLocked()
+		return
+	}
+	if !d.mu.patient {
+		d.mu.patient = true
+		time.AfterFunc(trapPatience, func() {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.mu.patient = false
+			if d.mu.err != nil && len(d.mu.reached) == 0 {
+				d.callLocked()
+			}
+		})
+	}
+}
+
+// callLocked calls onTrap, once. The lock is held.
+func (d *dialFailures) callLocked() {
+	if onTrap := d.mu.onTrap; onTrap != nil {
+		d.mu.onTrap = nil
+		go func() {
+			if f := d.trap(); f != nil { // it may have been reached meanwhile
+				onTrap(f)
+			}
+		}()
+	}
 }
 
 // OnBrokerConnect is called by the client after each try to connect.
@@ -252,10 +299,7 @@ func (d *dialFailures) OnBrokerConnect(meta kgo.BrokerMetadata, _ time.Duration,
 			return
 		}
 		d.mu.broker, d.mu.err = meta, err
-		if onTrap := d.mu.onTrap; onTrap != nil {
-			d.mu.onTrap = nil
-			go func() { onTrap(d.trap()) }()
-		}
+		go d.spring()
 	}
 }
 
@@ -263,8 +307,8 @@ func (d *dialFailures) OnBrokerConnect(meta kgo.BrokerMetadata, _ time.Duration,
 func (d *dialFailures) trap() *failure {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.mu.err == nil {
-		return nil
+	if d.mu.err == nil || len(d.mu.reached) > 0 && !d.sureLocked() {
+		return nil // none, or one broker of several is down
 	}
 	b := d.mu.broker
 	why := dialReason(d.mu.err)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -100,6 +101,33 @@ func TestExplainServerMessage(t *testing.T) {
 	require.Equal(t, "cannot create topic x", got.what)
 	require.Equal(t, "Unknown topic config name: a", got.why)
 	require.NotEmpty(t, got.fix)
+}
+
+// A broker that died refuses connections too: while another answers that is no trap, and when none does it is one only
+// after some patience, in which another may take over.
+func TestDeadBrokerIsNoTrap(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	dead, alive := kgo.BrokerMetadata{NodeID: 2, Host: "m2", Port: 9092}, kgo.BrokerMetadata{NodeID: 3, Host: "m3", Port: 9092}
+	synctest.Test(t, func(t *testing.T) {
+		var d dialFailures
+		ended := make(chan *failure, 1)
+		d.arm(func(f *failure) { ended <- f })
+		d.OnBrokerConnect(dead, 0, nil, refused)
+		d.OnBrokerConnect(alive, 0, nil, nil)
+		time.Sleep(2 * trapPatience)
+		require.Empty(t, ended)
+		require.Nil(t, d.trap())
+	})
+	synctest.Test(t, func(t *testing.T) {
+		var d dialFailures
+		ended := make(chan *failure, 1)
+		began := time.Now()
+		d.OnBrokerConnect(dead, 0, nil, refused)
+		d.arm(func(f *failure) { ended <- f })
+		f := <-ended
+		require.Equal(t, trapPatience, time.Since(began))
+		require.Equal(t, "broker 2 told me to connect to m2:9092, and connection refused", f.what)
+	})
 }
 
 // The advertised address trap is named with both addresses, and only for a broker that never answered.
