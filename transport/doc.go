@@ -10,7 +10,10 @@
 //
 // # Invariants
 //
-//   - A connection's answers leave in request order, and [Handler.Handle] is called in request order on one goroutine (N7).
+//   - A connection's answers leave in request order, and [Handler.Handle] is called in request order on one goroutine (N7). Only a
+//     handler of brokers among themselves may ask for answers as they come ([Conn.SetUnordered]).
+//   - A connection that begins with the byte of another protocol of its listener leaves the server before anything else of it is read
+//     ([ListenerConfig.Streams]).
 //   - Memory for a frame is taken as its bytes arrive, not on the word of its length prefix (N3), and charged to a budget shared by all
 //     connections, of which half at most is lent ahead; a connection that finds no room stops reading. A frame that holds part
 //     of the budget can always finish (see budget.go), so the budget can't deadlock.

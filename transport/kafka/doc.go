@@ -33,6 +33,12 @@
 // must not accept before metadata.Store.Ready and replication.Manager.Ready: until
 // then existing topics would be called unknown (trap 12).
 //
+// # Followers
+//
+// [Handlers.Replicas] answers the fetches of other brokers, on their own listener
+// and for nobody else (S5). A follower's session lives with its connection; what
+// has news is replication's to know, so an answer costs what it says.
+//
 // # Goroutines
 //
 // Handlers run on the connection's reader goroutine. Those that wait for the
