@@ -3,6 +3,8 @@ package metadata
 import (
 	"errors"
 	"maps"
+	"slices"
+	"strconv"
 
 	"google.golang.org/protobuf/proto"
 
@@ -69,6 +71,9 @@ func (c *alterConfigs) apply(d *draft, at position) (any, error) {
 		changed.Configs = c.change(t.Configs)
 		changed.configVersion = at.index
 		d.putTopic(&changed, d.owned[t])
+		if n, ok := c.minInsync(); ok {
+			d.forgetELR(&changed, n)
+		}
 		return true, nil
 	}
 	if c.broker != NoBroker && d.st.broker(c.broker) == nil {
@@ -83,7 +88,48 @@ func (c *alterConfigs) apply(d *draft, at position) (any, error) {
 		return nil, ErrStale
 	}
 	d.putConfigs(&brokerConfigs{ID: c.broker, Version: at.index, Values: c.change(values)})
+	if n, ok := c.minInsync(); ok {
+		var inherit []*Topic // collected first: changing a tree ends the walk over it
+		d.st.eachTopic(func(t *Topic) bool {
+			if _, own := t.Configs[minInsyncKey]; !own {
+				inherit = append(inherit, t)
+			}
+			return true
+		})
+		for _, t := range inherit {
+			d.forgetELR(t, n)
+		}
+	}
 	return true, nil
+}
+
+const minInsyncKey = "min.insync.replicas"
+
+// minInsync reports whether the command changes min.insync.replicas, and to what: to 1, the least it can be, when the
+// value is taken away and another one, unknown here, takes its place.
+func (c *alterConfigs) minInsync() (n int, ok bool) {
+	if v, set := c.set[minInsyncKey]; set {
+		if n, err := strconv.Atoi(v); err == nil && n > 0 {
+			return n, true
+		}
+		return 1, true
+	}
+	return 1, slices.Contains(c.delete, minInsyncKey)
+}
+
+// forgetELR empties the ELRs of a topic's partitions whose ISR is large enough to commit records once min.insync.replicas
+// is n: the eligible replicas will lack those records, and the leader commits none before (KIP-966). To forget one too many
+// costs no record; the partition then has one candidate less if its whole ISR is lost.
+func (d *draft) forgetELR(t *Topic, n int) {
+	var out failover
+	for i := range t.Partitions {
+		if p := t.Partitions[i]; len(p.ELR) == 0 || len(p.ISR) < min(n, len(p.Replicas)) || len(p.ISR) == 0 {
+			continue
+		}
+		r := d.revise(t, i, partitionPolicy{})
+		r.ELR = nil
+		t = r.commit(&out)
+	}
 }
 
 // change returns the values after the command, as a new map; nil when none is left.

@@ -146,6 +146,16 @@ func (r *Replica) place(ids []BrokerID) (replicaSet, error) {
 	return set, nil
 }
 
+// AlterTopic sets configs of a topic.
+func (r *Replica) AlterTopic(name string, set map[string]string) error {
+	t := r.Image().Topic(name)
+	if t == nil {
+		return ErrUnknownTopic
+	}
+	_, err := r.do(&alterConfigs{broker: NoBroker, topic: t.ID, expectedVersion: t.configVersion, set: set})
+	return err
+}
+
 // AlterPartition changes the ISR of one partition, as Store.AlterPartition does.
 func (r *Replica) AlterPartition(leader BrokerID, leaderBrokerEpoch int64, ch PartitionChange) (*Partition, error) {
 	v, err := r.do(&alterPartitions{leader: leader, leaderBrokerEpoch: leaderBrokerEpoch, policy: r.policy(), changes: []PartitionChange{ch}})

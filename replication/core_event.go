@@ -179,9 +179,9 @@ type Truncated struct {
 type ISRResult struct {
 	Seq     uint64
 	Outcome ProposalOutcome
-	// PartitionEpoch and ISR are the committed ones when Outcome is ProposalCommitted.
+	// PartitionEpoch, ISR and ELR are the committed ones when Outcome is ProposalCommitted.
 	PartitionEpoch int32
-	ISR            []metadata.BrokerID
+	ISR, ELR       []metadata.BrokerID
 }
 
 // ProposalOutcome says how a proposal ended.

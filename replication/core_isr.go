@@ -34,7 +34,7 @@ func (c *Core) expand(now Instant, f *follower) {
 		return
 	case f.position < c.highWatermark, f.position < c.leading.epochStart:
 		return
-	case c.highWatermark < c.leading.epochStart && len(c.isr) >= c.policy.MinInsync:
+	case c.highWatermark < c.leading.epochStart && c.commits():
 		// R7. Not with an ISR below min.insync: the high watermark stands still then (R10), so nobody could ever join
 		// again. It is safe without, because whoever holds everything below the epoch's start holds all that was
 		// committed before.
@@ -85,6 +85,7 @@ func (c *Core) isrResult(now Instant, ev *ISRResult) {
 		}
 		c.partitionEpoch = ev.PartitionEpoch
 		c.isr = append(c.isr[:0], ev.ISR...)
+		c.elr = append(c.elr[:0], ev.ELR...)
 		c.isrCommitted()
 		c.advance()
 	case ProposalRefused:

@@ -91,7 +91,7 @@ func (c *Core) produce(ev *Produce) {
 	default:
 		err = c.fence(ev.LeaderEpoch)
 	}
-	if err == nil && ev.Acks == -1 && len(c.isr) < c.policy.MinInsync {
+	if err == nil && ev.Acks == -1 && !c.commits() {
 		err = ErrNotEnoughReplicas // R19, before the append
 	}
 	if err != nil {
@@ -134,6 +134,11 @@ func (c *Core) appended(now Instant, ev *Appended) {
 	c.advance()
 }
 
+// commits says whether the ISR is large enough to commit records. A replica that is eligible though not in the ISR has all
+// that was committed only as long as nothing more is (KIP-966): with the record naming one, the controller holds the ISR
+// for too small, whatever min.insync.replicas this broker goes by.
+func (c *Core) commits() bool { return len(c.isr) >= c.policy.MinInsync && len(c.elr) == 0 }
+
 // advance moves the high watermark to the least position in the maximal ISR and answers what that commits.
 func (c *Core) advance() {
 	to := c.position()
@@ -146,7 +151,7 @@ func (c *Core) advance() {
 	if mutated(mutantHighWatermark) {
 		to = min(to+1, c.end)
 	}
-	if len(c.isr) < c.policy.MinInsync {
+	if !c.commits() {
 		// R10: too few to commit anything. What would have been committed by those that are left is told so (R19, at
 		// completion).
 		for {
@@ -163,7 +168,7 @@ func (c *Core) advance() {
 }
 
 func (c *Core) releaseCommitted() {
-	if len(c.isr) < c.policy.MinInsync {
+	if !c.commits() {
 		return
 	}
 	for {

@@ -86,7 +86,7 @@ func (m *Manager) carry(ctx context.Context, batch []isrProposal) {
 		}
 		ev := &ISRResult{Seq: batch[i].seq, Outcome: outcomeOf(results[i].Err)}
 		if ev.Outcome == ProposalCommitted {
-			ev.PartitionEpoch, ev.ISR = results[i].Partition.PartitionEpoch, results[i].Partition.ISR
+			ev.PartitionEpoch, ev.ISR, ev.ELR = results[i].Partition.PartitionEpoch, results[i].Partition.ISR, results[i].Partition.ELR
 		}
 		batch[i].p.proposalEnded(ev, results[i].Err, len(changes[i].ISR))
 	}

@@ -2,6 +2,7 @@ package replication
 
 import (
 	"slices"
+	"strconv"
 
 	"github.com/millrace/millrace/metadata"
 )
@@ -18,13 +19,16 @@ func (s *sim) commitRecord() {
 	im, old := s.fsm.Image(), s.state()
 	p := im.Topic(simTopic).Partitions[0]
 	st := simState{
-		leader: p.Leader, leaderEpoch: p.LeaderEpoch - s.skew, partitionEpoch: p.PartitionEpoch, isr: p.ISR, elr: p.ELR, uncleanEpoch: p.UncleanEpoch,
+		leader: p.Leader, leaderEpoch: p.LeaderEpoch - s.skew, partitionEpoch: p.PartitionEpoch, isr: p.ISR, elr: p.ELR, uncleanEpoch: p.UncleanEpoch, min: old.min,
+	}
+	if v, err := strconv.Atoi(im.Topic(simTopic).Configs["min.insync.replicas"]); err == nil {
+		st.min = v
 	}
 	for _, n := range s.nodes {
 		b := im.Broker(n.id)
 		st.peers = append(st.peers, Peer{ID: n.id, BrokerEpoch: b.Epoch, Fenced: b.Fenced})
 	}
-	if st.partitionEpoch == old.partitionEpoch && slices.Equal(st.peers, old.peers) {
+	if st.partitionEpoch == old.partitionEpoch && st.min == old.min && slices.Equal(st.peers, old.peers) {
 		return
 	}
 	s.meta = append(s.meta, st)
@@ -73,6 +77,17 @@ func (s *sim) registerFSM(n *simNode, clean bool) {
 		s.failf("register broker %d: %v", n.id, err)
 	}
 	n.brokerEpoch = epoch
+}
+
+// alterMinInsync sets min.insync.replicas of the topic. Who is eligible though not in the ISR depends on it (KIP-966).
+func (s *sim) alterMinInsync() {
+	if s.fsm == nil {
+		return
+	}
+	if err := s.fsm.AlterTopic(simTopic, map[string]string{"min.insync.replicas": strconv.Itoa(1 + s.rng.IntN(len(s.nodes)))}); err != nil {
+		s.failf("alter min.insync.replicas: %v", err)
+	}
+	s.commitRecord()
 }
 
 // electFSM moves the leadership for no reason: the leader is asked to go for a moment, or the preferred one elected.
@@ -142,7 +157,7 @@ func (s *sim) proposeFSM(m simMessage) *ISRResult {
 	s.commitRecord()
 	res := &ISRResult{Seq: a.Seq, Outcome: outcomeOf(err)}
 	if err == nil {
-		res.PartitionEpoch, res.ISR = p.PartitionEpoch, slices.Clone(p.ISR)
+		res.PartitionEpoch, res.ISR, res.ELR = p.PartitionEpoch, slices.Clone(p.ISR), slices.Clone(p.ELR)
 	}
 	return res
 }

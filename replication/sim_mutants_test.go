@@ -87,7 +87,7 @@ var simMutants = []simMutant{
 		name: "high watermark below min.insync", seeds: 4000,
 		before: func(s *sim, n *simNode, ev Event) {
 			if _, ok := ev.(*Produce); !ok {
-				n.core.policy.MinInsync = 1
+				n.core.policy.MinInsync, n.core.elr = 1, nil
 			}
 		},
 	},

@@ -155,8 +155,8 @@ func (s *sim) completed(n *simNode, a Action) {
 				holders++
 			}
 		}
-		if holders < s.min && s.flushAck {
-			s.failf("I2: broker %d acknowledges offset %d, stable on %d replicas, min.insync.replicas %d\n%s", n.id, a.Offset, holders, s.min, s.dump())
+		if holders < n.min && s.flushAck {
+			s.failf("I2: broker %d acknowledges offset %d, stable on %d replicas, min.insync.replicas %d\n%s", n.id, a.Offset, holders, n.min, s.dump())
 		}
 	case a.Err == nil && p.acks == 1:
 		if s.flushAck && a.Offset >= n.log.durable {
@@ -308,7 +308,13 @@ func (s *sim) metadata(n *simNode) {
 		return
 	}
 	st := &s.meta[n.applied]
-	s.step(n, &MetadataDelta{Leader: st.leader, LeaderEpoch: st.leaderEpoch, PartitionEpoch: st.partitionEpoch, Replicas: st.peers, ISR: st.isr, UncleanEpoch: st.uncleanEpoch})
+	if n.min != st.min {
+		n.min = st.min
+		s.step(n, &Configure{Policy: s.policy(n)})
+	}
+	s.step(n, &MetadataDelta{
+		Leader: st.leader, LeaderEpoch: st.leaderEpoch, PartitionEpoch: st.partitionEpoch, Replicas: st.peers, ISR: st.isr, ELR: st.elr, UncleanEpoch: st.uncleanEpoch,
+	})
 }
 
 // stop ends a process: cleanly with everything synced, or by a crash that keeps some prefix of what was not.
@@ -362,9 +368,10 @@ func (s *sim) start(n *simNode) {
 		n.applied = -1
 	}
 	s.register(n)
+	n.min = s.state().min
 	if n.wiped {
 		n.fresh = n.registered
 	}
-	s.step(n, &Restart{Clean: n.clean, StartOffset: n.log.start, DurableEnd: n.log.durable, EndOffset: n.log.end(), LastEpoch: n.log.lastEpoch(), HighWatermark: n.checkpoint, Policy: s.policy()})
+	s.step(n, &Restart{Clean: n.clean, StartOffset: n.log.start, DurableEnd: n.log.durable, EndOffset: n.log.end(), LastEpoch: n.log.lastEpoch(), HighWatermark: n.checkpoint, Policy: s.policy(n)})
 	n.wiped = false
 }

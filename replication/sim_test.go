@@ -55,6 +55,7 @@ type simNode struct {
 	brokerEpoch int64
 	registered  int
 	applied     int // index of the metadata applied last, -1
+	min         int // min.insync.replicas as it knows it
 	flushes     []Flushed
 	checkpoint  int64 // high watermark checkpoint on disk
 	clean       bool  // how it stopped
@@ -82,6 +83,7 @@ type simState struct {
 	isr, elr       []metadata.BrokerID
 	uncleanEpoch   int32
 	peers          []Peer
+	min            int // min.insync.replicas of the topic
 }
 
 type simMessage struct {
@@ -184,6 +186,7 @@ const (
 	opWipe
 	opTrim
 	opCheckpoint
+	opMinInsync
 	simOps
 )
 
@@ -221,7 +224,7 @@ func (s *sim) swarm() {
 	s.weights[opDeliver] = 10 + s.rng.IntN(60)
 	s.weights[opFlush], s.weights[opFlushed] = 4+s.rng.IntN(20), 4+s.rng.IntN(20)
 	s.weights[opTick] = 1 + s.rng.IntN(6)
-	for _, op := range []int{opCrash, opStop, opFence, opElect} {
+	for _, op := range []int{opCrash, opStop, opFence, opElect, opMinInsync} {
 		s.weights[op] = (s.weights[op] + 1) / 3
 	}
 	s.weights[opWipe] /= 8
@@ -232,7 +235,7 @@ func (s *sim) swarm() {
 
 // populate makes the brokers, all stopped, and a partition on them that has no leader yet.
 func (s *sim) populate(replicas int) {
-	st := simState{leader: metadata.NoBroker, uncleanEpoch: -1}
+	st := simState{leader: metadata.NoBroker, uncleanEpoch: -1, min: s.min}
 	for i := range replicas {
 		id := metadata.BrokerID(i)
 		st.peers = append(st.peers, Peer{ID: id, BrokerEpoch: -1, Fenced: true})
@@ -242,8 +245,9 @@ func (s *sim) populate(replicas int) {
 	s.meta = append(s.meta, st)
 }
 
-func (s *sim) policy() Policy {
-	return Policy{MinInsync: s.min, FlushAck: s.flushAck, LagMax: s.lag, FetchTimeout: s.timeout, ProposalTimeout: s.timeout, RetryMin: s.timeout / 8, RetryMax: s.timeout}
+// policy is the configuration that node n goes by.
+func (s *sim) policy(n *simNode) Policy {
+	return Policy{MinInsync: n.min, FlushAck: s.flushAck, LagMax: s.lag, FetchTimeout: s.timeout, ProposalTimeout: s.timeout, RetryMin: s.timeout / 8, RetryMax: s.timeout}
 }
 
 func (s *sim) state() *simState { return &s.meta[len(s.meta)-1] }
@@ -322,6 +326,8 @@ func (s *sim) operation() {
 		s.wipe(n)
 	case opTrim:
 		s.trim(n)
+	case opMinInsync:
+		s.alterMinInsync()
 	case opCheckpoint:
 		if n.up {
 			n.checkpoint = min(n.core.HighWatermark(), n.log.durable)
