@@ -344,6 +344,7 @@ func TestDamagedReplicaIsCopiedAnew(t *testing.T) {
 				rec := c.record("orders", 0)
 				return err == nil && q != p && q.EndOffset() == 10 && len(rec.ISR) == 3 && (!leads || rec.Leader != 0)
 			})
+			eventually(t, "the leader knows what is committed", func() bool { return c.leader("orders", 0).HighWatermark() == 10 })
 			require.Equal(t, want, readValues(t, c.leader("orders", 0), 0))
 			require.Equal(t, want, followerValues(t, c.replica(id, "orders", 0), 10))
 			produce(t, c.leader("orders", 0), "more")
@@ -380,6 +381,7 @@ func TestFollowersComplaintIsHeard(t *testing.T) {
 		rec := c.record("orders", 0)
 		return rec.Leader == 1 && len(rec.ISR) == 3
 	})
+	eventually(t, "the leader knows what is committed", func() bool { return c.leader("orders", 0).HighWatermark() == 2 })
 	require.Equal(t, []string{"a", "b"}, readValues(t, c.leader("orders", 0), 0))
 	require.Equal(t, []string{"a", "b"}, followerValues(t, c.replica(0, "orders", 0), 2))
 }
