@@ -37,6 +37,12 @@ func newBrokers(t *testing.T) *brokers {
 	bs.bubbleCluster = newBubbleCluster(t, func(i int, cfg *Config) {
 		cfg.Forwarder = forwarderOf{bs, i}
 		cfg.Probe = func(ctx context.Context, b *Broker) error { return bs.probe(ctx, i, b) }
+		cfg.LogEnds = func(_ context.Context, b *Broker, partitions []TopicPartition) (ends []LogEnd, err error) {
+			for _, tp := range partitions {
+				ends = append(ends, LogEnd{TopicPartition: tp, LeaderEpoch: 1, Offset: int64(b.ID)})
+			}
+			return ends, nil
+		}
 	})
 	for i := range bs.stores {
 		bs.start(i, 1)
@@ -477,5 +483,58 @@ func TestPruneTombstones(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		require.False(t, s.Image().Tombstone(id))
 		bs.settle()
+	})
+}
+
+// Leaders go back to where they belong when they are uneven. Where the leader dies an eligible replica follows it; where
+// there is none the partition waits for an order, which elects the live replica with the most of it (R15).
+func TestPeriodicElections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bs := newBrokers(t)
+		defer bs.close()
+		lead := bs.controller()
+		self := lead.cfg.NodeID
+		a, b := BrokerID(bs.other()+1), BrokerID(0)
+		b = BrokerID(bs.other(int(a)-1) + 1)
+		bs.await(int(self)-1, "all serve", func(im *Image) bool { return unfenced(im) == 3 })
+		yes := "true"
+		require.NoError(t, lead.CreateTopics(testContext(t), []NewTopic{
+			{Name: "even", Partitions: -1, ReplicationFactor: -1, Assignments: [][]BrokerID{{self, a}, {self, b}}},
+			{Name: "waits", Partitions: -1, ReplicationFactor: -1, Assignments: [][]BrokerID{{a, self}}},
+			{Name: "hurries", Partitions: -1, ReplicationFactor: -1, Assignments: [][]BrokerID{{a, self, b}}, Configs: map[string]*string{"unclean.leader.election.enable": &yes}},
+		}, false)[0].Err)
+		for _, name := range []string{"waits", "hurries"} { // only a has all records
+			topic := lead.Image().Topic(name)
+			r := bs.stores[a-1].AlterPartition(testContext(t), a, bs.epochs[a-1], []PartitionChange{{TopicID: topic.ID, ISR: []ISRMember{{a, -1}}}})
+			require.NoError(t, r[0].Err)
+			if name == "hurries" { // min.insync 2 of 3: both others are eligible until a has taken one of them back
+				for _, isr := range [][]ISRMember{{{a, -1}, {b, -1}}, {{a, -1}}} {
+					p := lead.Image().Topic(name).Partitions[0]
+					r = bs.stores[a-1].AlterPartition(testContext(t), a, bs.epochs[a-1], []PartitionChange{{TopicID: topic.ID, PartitionEpoch: p.PartitionEpoch, ISR: isr}})
+					require.NoError(t, r[0].Err)
+				}
+				require.Equal(t, []BrokerID{b}, r[0].Partition.ELR)
+			}
+		}
+		require.NoError(t, lead.SetMaintenance(testContext(t), self, true))
+		require.NoError(t, lead.SetMaintenance(testContext(t), self, false))
+		require.NotEqual(t, self, lead.Image().Topic("even").Partitions[0].Leader)
+		time.Sleep(310 * time.Second)
+		require.Equal(t, self, lead.Image().Topic("even").Partitions[0].Leader)
+		require.Equal(t, self, lead.Image().Topic("even").Partitions[1].Leader)
+
+		bs.kill(int(a) - 1)
+		lead.Suspect(a, lead.Image().Broker(a).Incarnation, "a test")
+		bs.await(int(self)-1, "a is fenced", func(im *Image) bool { return im.Broker(a).Fenced })
+		require.Equal(t, b, lead.Image().Topic("hurries").Partitions[0].Leader, "the eligible one first")
+		require.Equal(t, NoBroker, lead.Image().Topic("waits").Partitions[0].Leader)
+		requireMend(t, lead.ElectLeaders(testContext(t), Preferred, []TopicPartition{{"waits", 0}})[0].Err, ErrPreferredLeaderUnfit)
+		results := lead.ElectLeaders(testContext(t), Unclean, nil)
+		require.Len(t, results, 1)
+		require.NoError(t, results[0].Err)
+		require.Equal(t, self, results[0].Leader)
+		p := lead.Image().Topic("waits").Partitions[0]
+		require.Equal(t, p.LeaderEpoch, p.UncleanEpoch)
+		bs.start(int(a)-1, 2)
 	})
 }

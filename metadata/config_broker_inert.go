@@ -122,11 +122,6 @@ func brokerConfigsInert() []*ConfigKey {
 		intKey("password.encoder.iterations", 4096, "Older brokers' iterations."),
 	)
 	because(laterCluster,
-		boolKey("unclean.leader.election.enable", false, "Default of the topic config of that name.").dynamic(),
-		longKey("unclean.leader.election.interval.ms", 300000, "How often leaderless partitions are looked at.").ms(),
-		boolKey("auto.leader.rebalance.enable", true, "Whether leaders move back to the preferred replica."),
-		longKey("leader.imbalance.check.interval.seconds", 300, "How often leader balance is looked at.").seconds().atLeast(1),
-		intKey("leader.imbalance.per.broker.percentage", 10, "How uneven leaders may be."),
 		intKey("num.replica.fetchers", 1, "Connections a follower fetches with.").dependsOn("chosen by load"),
 		intKey("replica.fetch.max.bytes", 1048576, "Bytes a follower fetches per partition.").bytes().atLeast(0),
 		intKey("replica.fetch.response.max.bytes", 10485760, "Bytes a follower fetches at once.").bytes().atLeast(0),

@@ -66,7 +66,7 @@ index.interval.bytes max.message.bytes min.insync.replicas compression.type comp
 compression.zstd.level delete.retention.ms min.compaction.lag.ms max.compaction.lag.ms min.cleanable.dirty.ratio
 file.delete.delay.ms flush.messages flush.ms message.timestamp.type message.timestamp.before.max.ms
 message.timestamp.after.max.ms message.timestamp.difference.max.ms message.format.version message.downconversion.enable
-preallocate unclean.leader.election.enable leader.replication.throttled.replicas follower.replication.throttled.replicas
+preallocate leader.replication.throttled.replicas follower.replication.throttled.replicas
 remote.storage.enable local.retention.ms local.retention.bytes remote.log.copy.disable remote.log.delete.on.disable
 max.decompressed.message.bytes remote.copy.lag.ms remote.copy.lag.bytes internal.segment.bytes errors.deadletterqueue.group.enable millrace.flush.ack`
 

@@ -83,7 +83,7 @@ func topicConfigTable() []*ConfigKey {
 		boolKey("preallocate", false, "Whether segment files are allocated at full size.").synonyms("log.preallocate").
 			inert("segments grow as they are written; recovery never depends on preallocated space"),
 		boolKey("unclean.leader.election.enable", false, "Whether a replica outside the in-sync set may become leader, losing records.").
-			synonyms("unclean.leader.election.enable").inert(laterCluster),
+			synonyms("unclean.leader.election.enable"),
 		listKey("leader.replication.throttled.replicas", "", "Replicas whose outgoing replication is throttled, as partition:broker, or *.").
 			that("a list of partition:broker, or *", throttledReplicas).inert(laterCluster),
 		listKey("follower.replication.throttled.replicas", "", "Replicas whose incoming replication is throttled, as partition:broker, or *.").

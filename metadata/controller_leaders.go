@@ -21,7 +21,7 @@ const (
 
 // periodic is when the controller did its periodic work last, in one lead.
 type periodic struct {
-	began, small, balance, prune time.Time
+	began, small, balance, unclean, prune time.Time
 }
 
 func due(last *time.Time, interval time.Duration, began, now time.Time) bool {
@@ -48,6 +48,8 @@ func (s *Store) periodicWork(l *lead, work *periodic, now time.Time) {
 		if c.enabled {
 			s.balanceLeaders(ctx, l, c.percent)
 		}
+	}
+	if due(&work.unclean, c.unclean, work.began, now) {
 		s.electByConfig(ctx)
 	}
 	if due(&work.prune, pruneInterval, work.began, now) {
@@ -60,12 +62,16 @@ type leaderBalance struct {
 	enabled  bool          // auto.leader.rebalance.enable
 	interval time.Duration // leader.imbalance.check.interval.seconds
 	percent  int           // leader.imbalance.per.broker.percentage
+	unclean  time.Duration // unclean.leader.election.interval.ms
 }
 
 func balanceSettings(effective map[string]string) leaderBalance {
-	c := leaderBalance{enabled: effective["auto.leader.rebalance.enable"] != "false", interval: 300 * time.Second, percent: 10}
+	c := leaderBalance{enabled: effective["auto.leader.rebalance.enable"] != "false", interval: 300 * time.Second, percent: 10, unclean: 300 * time.Second}
 	if n, err := strconv.Atoi(effective["leader.imbalance.check.interval.seconds"]); err == nil && n > 0 {
 		c.interval = time.Duration(n) * time.Second
+	}
+	if n, err := strconv.Atoi(effective["unclean.leader.election.interval.ms"]); err == nil && n > 0 {
+		c.unclean = time.Duration(n) * time.Millisecond
 	}
 	if n, err := strconv.Atoi(effective["leader.imbalance.per.broker.percentage"]); err == nil && n >= 0 {
 		c.percent = n
