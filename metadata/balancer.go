@@ -285,7 +285,7 @@ func (s *Store) runBalance(ctx context.Context, _ none) (BalancerPlan, error) {
 		plan.ID = s.newID()
 		plan.Moves = append(underWay(im, im.st.balance.planOrNil()), plan.Moves...)
 		seen := im.balanceSeen()
-		seen.Takers = known(im, seen.Takers, p.v.takers())
+		seen.Takers = p.v.takers() // who is not here now gets a part when it is back
 		h := storeHands{s, ctx, l}
 		err = h.remember((&balancerDecision{plan: plan, seen: &seen}).command(im, h))
 		if err == nil {

@@ -381,7 +381,8 @@ func (c *balancerCore) propose(im *Image, st *balance, in balancerInput, dead fu
 	}
 	plan.Moves = append(underWay(im, old), plan.Moves...)
 	d.plan = plan
-	d.seen = &balanceSeen{Takers: known(im, st.Seen.Takers, takers), Away: st.Seen.Away}
+	// Who is not here now has no part in this plan, and gets one when it is back.
+	d.seen = &balanceSeen{Takers: takers, Away: st.Seen.Away}
 	switch {
 	case p.full && even:
 		d.seen.Takers = st.Seen.Takers // who joined has still to get the rest

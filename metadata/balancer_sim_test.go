@@ -280,6 +280,18 @@ func TestBalancerForming(t *testing.T) {
 	require.Equal(t, []string{"broker 4 joined"}, s.plans)
 }
 
+// A broker that is away while a plan is made gets its part when it is back.
+func TestBalancerPlansForThoseWhoAreAway(t *testing.T) {
+	s := newBalancerSim(t, 3, 14)
+	s.topic("orders", 16, 2)
+	s.fence(2, true)
+	s.register(4, "")
+	s.settle()
+	s.fence(2, false)
+	s.settle()
+	s.requireEven(1, 2, 3, 4)
+}
+
 // What is too much for one plan is left to the next, which follows by itself.
 func TestBalancerJoinInSeveralPlans(t *testing.T) {
 	s := newBalancerSim(t, 3, 11)
