@@ -11,6 +11,8 @@ type following struct {
 	failures int
 	// cutting is set from the action that cuts the log until its answer.
 	cutting bool
+	// doubted: a mutant has cut the tail in this epoch.
+	doubted bool
 	// leaderHighWatermark and leaderStart are those of the response whose records are being appended.
 	leaderHighWatermark, leaderStart int64
 }
@@ -20,10 +22,6 @@ func (c *Core) follow(now Instant) {
 	c.leading.reset()
 	c.following = following{}
 	c.act(Action{Kind: ActionRole})
-	if mutated(mutantTruncateToWater) && c.highWatermark < c.end {
-		c.cut(Action{Kind: ActionTruncate, Offset: c.highWatermark})
-		return
-	}
 	c.fetchWhenReady(now)
 }
 
@@ -75,6 +73,11 @@ func (c *Core) fetchResponse(now Instant, ev *FetchResponse) {
 	f.seq = 0
 	if ev.Offset != c.end || ev.LastEpoch != c.lastEpoch {
 		c.fetchWhenReady(now) // R27: the log is no longer the one the answer speaks of
+		return
+	}
+	if mutated(mutantTruncateToWater) && !f.doubted && c.highWatermark < c.end {
+		f.doubted = true
+		c.cut(Action{Kind: ActionTruncate, Offset: c.highWatermark})
 		return
 	}
 	switch {
