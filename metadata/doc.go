@@ -51,6 +51,10 @@
 //
 // # Several brokers
 //
+// The Raft quorum (quorum*.go): a broker's server is its id and its directory. Servers enter as non-voters, one at a time,
+// and raft-autopilot lets them vote up to Config.QuorumSize; a server leaves only after an operator's command has put a
+// tombstone on its directory, never because it is silent (M14, M15, M17). keepQuorum does this at the controller.
+//
 // Every controller operation has a local half, at the controller, and an exported one that forwards (operations.go). What
 // the controller knows of the brokers' liveness is in memory and begins anew with each lead (sessions.go): heartbeats renew
 // sessions, a suspicion from gossip makes it ask the process itself, and silence or no answer ends in one small command

@@ -358,6 +358,15 @@ func TestOneGrantOnly(t *testing.T) {
 	require.True(t, a.Granted)
 	require.Empty(t, actions)
 
+	// A newer proposal of the same broker replaces the older; one that comes late does not come back.
+	older, newer := p, p
+	newer.ID, newer.Number = metadata.DirectoryID{77}, p.Number+1
+	a, _ = all[3].grantAsked(now, withMember(newer, all[3]))
+	require.True(t, a.Granted)
+	a, actions = all[3].grantAsked(now, withMember(older, all[3]))
+	require.False(t, a.Granted)
+	require.Empty(t, actions)
+
 	other := coresFrom(100, 4, 3)
 	other[1].see(now, views(other, 1)[1:], nil) // does not see the first
 	q := *other[1].state.Granted
@@ -369,6 +378,14 @@ func TestOneGrantOnly(t *testing.T) {
 	require.NotEmpty(t, other[1].grantAnswered(now, q.ID, all[2].self.directory, a))
 	require.Nil(t, other[1].state.Granted)
 	require.Equal(t, fateAbandoned, other[1].fateAsked(q))
+}
+
+// withMember puts a core in the place of a proposal's last broker.
+func withMember(p proposal, f *formation) proposal {
+	p.Members = slices.Clone(p.Members)
+	m := &p.Members[len(p.Members)-1]
+	m.Directory, m.Gossip, m.Address = f.self.directory, f.self.gossip, f.self.address
+	return p
 }
 
 func TestACoreJoinsWhatIsFormed(t *testing.T) {
