@@ -248,7 +248,7 @@ func runPartitionsElect(c *cli.Context) error {
 	if err != nil {
 		return conn.fail("elect leaders", err)
 	}
-	return e.reportElections(ctx, conn, chosen, answers, &b)
+	return e.reportElections(ctx, conn, chosen, c.Bool("unclean"), answers, &b)
 }
 
 // electionsOf are the partitions where there is something to elect.
@@ -275,7 +275,7 @@ func electionsOf(topics []kadm.TopicDetail, only []int32, unclean bool) ([]kadm.
 }
 
 // reportElections prints what became of each election, with the leaders as they are afterwards.
-func (e *env) reportElections(ctx context.Context, conn *connection, chosen []kadm.PartitionDetail, answers kadm.ElectLeadersResults, b *batch) error {
+func (e *env) reportElections(ctx context.Context, conn *connection, chosen []kadm.PartitionDetail, unclean bool, answers kadm.ElectLeadersResults, b *batch) error {
 	var names []string
 	for _, p := range chosen {
 		names = append(names, p.Topic)
@@ -296,6 +296,9 @@ func (e *env) reportElections(ctx context.Context, conn *connection, chosen []ka
 			if q, ok := t.Partitions[p.Partition]; ok {
 				row.Leader = q.Leader
 			}
+		}
+		if a.Err == nil && !unclean {
+			row.Leader = p.Replicas[0] // whoever was asked for the metadata may not have heard of it yet
 		}
 		out = append(out, row)
 		if a.Err == nil || a.Err == kerr.ElectionNotNeeded {
