@@ -119,10 +119,10 @@ func TestAlterPartitionsCommand(t *testing.T) {
 	require.ErrorIs(t, out[3].err, ErrUnknownTopicID)
 	require.ErrorIs(t, out[4].err, ErrUnknownPartition)
 	for want, ch := range map[error]PartitionChange{
-		ErrInvalidRequest:    change(0, ISRMember{1, 1}, ISRMember{9, -1}),               // not a replica
-		ErrIneligibleReplica: change(0, ISRMember{1, 1}, ISRMember{2, 77}),               // another incarnation
-		ErrFencedLeaderEpoch: {TopicID: TopicID{1}, LeaderEpoch: 3, PartitionEpoch: 1},   // a later epoch
-		ErrStale:             {TopicID: TopicID{1}, LeaderEpoch: 0, PartitionEpoch: 100}, // a later state
+		ErrInvalidRequest:    change(0, ISRMember{1, 1}, ISRMember{9, -1}),                                         // not a replica
+		ErrIneligibleReplica: change(0, ISRMember{1, 1}, ISRMember{2, 77}),                                         // another incarnation
+		ErrFencedLeaderEpoch: {TopicID: TopicID{1}, LeaderEpoch: 3, PartitionEpoch: 1, ISR: []ISRMember{{1, 1}}},   // a later epoch
+		ErrStale:             {TopicID: TopicID{1}, LeaderEpoch: 0, PartitionEpoch: 100, ISR: []ISRMember{{1, 1}}}, // a later state
 	} {
 		require.ErrorIs(t, batch(ch)[0].err, want)
 	}
