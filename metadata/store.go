@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/binary"
@@ -168,7 +169,7 @@ func Open(cfg Config) (_ *Store, err error) {
 		}
 	}
 	if found.empty && cfg.Bootstrap {
-		if err := bootstrap(rc, logs, stable, snaps, s.transport, cfg.BootstrapServers); err != nil {
+		if err := bootstrap(rc, logs, stable, snaps, s.transport, cfg.BootstrapServers, cfg.QuorumSize); err != nil {
 			return nil, fmt.Errorf("bootstrap metadata in %s: %w", cfg.Dir, err)
 		}
 	}
@@ -279,15 +280,23 @@ func olderSnapshot(snaps raft.SnapshotStore) (uint64, error) {
 
 // bootstrap makes the servers the voters of a new cluster, this server alone without any. A bootstrap that was cut off
 // after its first write, the term, is taken up again.
-func bootstrap(rc *raft.Config, logs raft.LogStore, stable raft.StableStore, snaps raft.SnapshotStore, t raft.Transport, servers []Server) error {
+func bootstrap(rc *raft.Config, logs raft.LogStore, stable raft.StableStore, snaps raft.SnapshotStore, t raft.Transport, servers []Server, quorumSize int) error {
 	first := raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: rc.LocalID, Address: t.LocalAddr()}}}
 	if len(servers) > 0 {
-		first.Servers = nil
-		for _, server := range servers {
-			first.Servers = append(first.Servers, raft.Server{Suffrage: raft.Voter, ID: server.raft(), Address: raft.ServerAddress(server.Address)})
-		}
-		if !slices.ContainsFunc(first.Servers, func(server raft.Server) bool { return server.ID == rc.LocalID }) {
+		servers = slices.SortedFunc(slices.Values(servers), func(a, b Server) int { return cmp.Compare(a.ID, b.ID) })
+		own := slices.IndexFunc(servers, func(server Server) bool { return server.raft() == rc.LocalID })
+		if own < 0 {
 			return fmt.Errorf("raft server %s is not one of the cluster's", rc.LocalID)
+		}
+		self := servers[own] // it has the only log, so it votes
+		servers = slices.Insert(slices.Delete(servers, own, own+1), 0, self)
+		first.Servers = nil
+		for i, server := range servers {
+			suffrage := raft.Voter
+			if i >= quorumSize {
+				suffrage = raft.Nonvoter
+			}
+			first.Servers = append(first.Servers, raft.Server{Suffrage: suffrage, ID: server.raft(), Address: raft.ServerAddress(server.Address)})
 		}
 	}
 	err := raft.BootstrapCluster(rc, logs, stable, snaps, t, first)

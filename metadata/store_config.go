@@ -29,8 +29,8 @@ type Config struct {
 	// Bootstrap allows an empty Dir to become a new cluster (M18): of BootstrapServers, who must have agreed to it, else of
 	// this broker alone. It is ignored when Dir has data.
 	Bootstrap bool
-	// BootstrapServers are the voters of the new cluster, this broker among them. The others open with Bootstrap false,
-	// and wait to be contacted.
+	// BootstrapServers form the new cluster, this broker among them; it and those with the lowest ids vote, up to QuorumSize.
+	// The others open with Bootstrap false, and wait to be contacted.
 	BootstrapServers []Server
 	// QuorumSize is millrace.quorum.size: up to how many servers vote (D2).
 	QuorumSize int
