@@ -25,6 +25,9 @@ type ReadRequest struct {
 	FromFollower bool
 	// LastFetchedEpoch is the leader epoch of the last batch the caller holds, -1 for none (KIP-595).
 	LastFetchedEpoch int32
+	// Checked looks at the checksum of every batch that is returned: for a caller that may have refused these records. Damage
+	// takes this replica offline (L9).
+	Checked bool
 	// ReplicaID is the broker that follows, [NoReplica] for consumers. A follower reads up to the log's end, and its
 	// Offset is its report of what it holds. Only a handler on the brokers' own listener may set it (S5).
 	ReplicaID metadata.BrokerID
@@ -127,7 +130,11 @@ func (p *Partition) read(res *ReadResult, r ReadRequest, limit int64) {
 	if r.Offset >= limit || (r.MaxBytes <= 0 && !r.MinOne) {
 		return
 	}
-	s, err := p.log.Read(r.Offset, limit, r.MaxBytes, r.MinOne)
+	read := p.log.Read
+	if r.Checked {
+		read = p.log.ReadChecked
+	}
+	s, err := read(r.Offset, limit, r.MaxBytes, r.MinOne)
 	if err != nil {
 		p.noteReadError(err)
 		res.Err = p.storageError("read", err)

@@ -52,6 +52,7 @@ type fetchCall struct {
 	newSession   bool          // full request that asked for a session
 	targets      []fetchTarget // full and sessionless requests
 	order        []*fetchTarget
+	doubts       *fetchDoubts // of the connection
 
 	committed bool   // isolation level read_committed
 	rack      string // of the consumer; "" is none
@@ -89,6 +90,7 @@ func (h *Handlers) fetch(c *call) {
 		f.refuse(code)
 		return
 	}
+	f.doubts = doubtsOf(f.req.Conn)
 	wait := time.Duration(f.msg.MaxWaitMillis) * time.Millisecond
 	minBytes := min(int(f.msg.MinBytes), h.settings.fetchMaxBytes)
 	ready, code := f.read(func(bytes int, told bool) bool {
@@ -241,7 +243,7 @@ func (f *fetchCall) recycle() {
 	clear(f.slices[:min(n, cap(f.slices))])
 	clear(f.pieces)
 	clear(f.brokers)
-	f.call, f.session, f.rack, f.endpoints, f.spliced = call{}, nil, "", endpoints{}, transport.Spliced{}
+	f.call, f.session, f.doubts, f.rack, f.endpoints, f.spliced = call{}, nil, nil, "", endpoints{}, transport.Spliced{}
 	f.targets, f.order, f.parts, f.slices = f.targets[:0], f.order[:0], f.parts[:0], f.slices[:0]
 	f.pieces, f.brokers = f.pieces[:0], f.brokers[:0]
 	h.fetchCalls.Put(f)

@@ -12,7 +12,10 @@ import (
 )
 
 // fetchSlice makes a log.Slice a source of the transport and of the encoder.
-type fetchSlice struct{ log.Slice }
+type fetchSlice struct {
+	log.Slice
+	mark fetchMark
+}
 
 // FileRange says where the slice lies in its segment, so that the kernel can
 // send it from there. What a reader is given is never overwritten: a follower's
@@ -50,6 +53,9 @@ func (f *fetchCall) read(enough func(bytes int, told bool) bool) (ready bool, co
 	if len(f.order) > 0 && !enough(bytes, told) {
 		f.releaseSlices()
 		return false, codeNone
+	}
+	for i := range f.slices {
+		f.doubts.served(f.slices[i].mark)
 	}
 	if s != nil {
 		f.incrementLocked()
@@ -90,6 +96,14 @@ func (f *fetchCall) readOne(t *fetchTarget, p *fetchPartition, maxBytes int, min
 	}
 	r := f.readRequest(t, max(min(maxBytes, int(t.maxBytes)), 0))
 	r.MinOne = minOne
+	mark := markOf(part, t.fetchOffset)
+	switch f.doubts.last(mark) {
+	case mark:
+		r.Checked, r.MaxBytes = true, min(r.MaxBytes, doubtBytes)
+		mark = mark.checked()
+	case mark.checked():
+		mark = mark.checked() // it is not that
+	}
 	res := part.Read(r)
 	if res.Err != nil { // all offsets stay -1, out of range included
 		f.failed(t, p, res.Err)
@@ -108,7 +122,7 @@ func (f *fetchCall) readOne(t *fetchTarget, p *fetchPartition, maxBytes int, min
 		res.Slice.Release()
 		return 0, false
 	}
-	f.slices = append(f.slices, fetchSlice{res.Slice})
+	f.slices = append(f.slices, fetchSlice{res.Slice, mark})
 	p.records = &f.slices[len(f.slices)-1]
 	return n, false
 }

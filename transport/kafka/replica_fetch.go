@@ -340,7 +340,7 @@ func (a *replicaAnswer) news(n replication.FollowerNews) {
 		p.divergingEpoch, p.divergingOffset = n.DivergingEpoch, n.DivergingEnd
 	}
 	a.parts = append(a.parts, p)
-	a.slices = append(a.slices, fetchSlice{n.Slice}) // one for each partition, so that they may move until all are here
+	a.slices = append(a.slices, fetchSlice{Slice: n.Slice}) // one for each partition, so that they may move until all are here
 }
 
 // response encodes the answer, which the transport owns from here on.
