@@ -55,6 +55,7 @@ func (s *supervisor) spawn(p devPorts, arguments []string) (*devChild, error) {
 	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("make the stdin of broker %d: %w", p.ID, err)
 	}
+	closeInherited()
 	if err := c.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the process of broker %d: %w", p.ID, err)
 	}

@@ -32,6 +32,7 @@ func (e *env) detach(c *cli.Context) error {
 	}
 	defer out.Close()
 	cmd := &exec.Cmd{Path: executable, Args: append(append([]string{"millrace"}, e.args...), "--background"), Stdout: out, Stderr: out, Env: os.Environ(), SysProcAttr: ownSession()}
+	closeInherited()
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the dev process: %w", err)
 	}
