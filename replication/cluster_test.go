@@ -386,32 +386,39 @@ func TestFollowersComplaintIsHeard(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, followerValues(t, c.replica(0, "orders", 0), 2))
 }
 
-// L9, I20: a damaged leader is found by the consumer that can't get past its records and asks for them again.
+// L9, I20: a damaged leader is found by the consumer that can't get past its records, when the read is one that looks.
 func TestConsumersComplaintIsHeard(t *testing.T) {
-	c := newCluster(t, 3, false)
-	c.create("orders", 1, nil)
-	l := c.leader("orders", 0)
-	for _, value := range []string{"a", "b"} {
-		produce(t, l, value)
+	for name, check := range map[string]func(*ReadRequest){
+		"all":   func(r *ReadRequest) { r.Checked = true },
+		"first": func(r *ReadRequest) { r.CheckFirst = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 3, false)
+			c.create("orders", 1, nil)
+			l := c.leader("orders", 0)
+			for _, value := range []string{"a", "b"} {
+				produce(t, l, value)
+			}
+			eventually(t, "both are committed", func() bool { return l.HighWatermark() == 2 })
+			flip(t, c.nodes[0], "data/orders-0/00000000000000000000.log", int64(len(batch("a")))+64)
+			read := NewReadRequest(1, 1<<20)
+			res := l.Read(read)
+			require.NoError(t, res.Err)
+			require.NotZero(t, res.Slice.Len(), "nobody looks at it unless asked to")
+			res.Slice.Release()
+			check(&read)
+			res = l.Read(read)
+			require.ErrorIs(t, res.Err, log.ErrCorrupt)
+			require.Zero(t, res.Slice.Len())
+			eventually(t, "another leads and all are in sync", func() bool {
+				rec := c.record("orders", 0)
+				return rec.Leader > 0 && len(rec.ISR) == 3
+			})
+			eventually(t, "the leader knows what is committed", func() bool { return c.leader("orders", 0).HighWatermark() == 2 })
+			require.Equal(t, []string{"a", "b"}, readValues(t, c.leader("orders", 0), 0))
+			require.Equal(t, []string{"a", "b"}, followerValues(t, c.replica(0, "orders", 0), 2))
+		})
 	}
-	eventually(t, "both are committed", func() bool { return l.HighWatermark() == 2 })
-	flip(t, c.nodes[0], "data/orders-0/00000000000000000000.log", int64(len(batch("a")))+64)
-	read := NewReadRequest(1, 1<<20)
-	res := l.Read(read)
-	require.NoError(t, res.Err)
-	require.NotZero(t, res.Slice.Len(), "nobody looks at what is read the first time")
-	res.Slice.Release()
-	read.Checked = true
-	res = l.Read(read)
-	require.ErrorIs(t, res.Err, log.ErrCorrupt)
-	require.Zero(t, res.Slice.Len())
-	eventually(t, "another leads and all are in sync", func() bool {
-		rec := c.record("orders", 0)
-		return rec.Leader > 0 && len(rec.ISR) == 3
-	})
-	eventually(t, "the leader knows what is committed", func() bool { return c.leader("orders", 0).HighWatermark() == 2 })
-	require.Equal(t, []string{"a", "b"}, readValues(t, c.leader("orders", 0), 0))
-	require.Equal(t, []string{"a", "b"}, followerValues(t, c.replica(0, "orders", 0), 2))
 }
 
 // R24, L12: a reassignment copies to the new replica, held to the balancer's rate, and the replica that goes is deleted

@@ -26,8 +26,8 @@ type ReadRequest struct {
 	// LastFetchedEpoch is the leader epoch of the last batch the caller holds, -1 for none (KIP-595).
 	LastFetchedEpoch int32
 	// Checked looks at the checksum of every batch that is returned: for a caller that may have refused these records. Damage
-	// takes this replica offline (L9).
-	Checked bool
+	// takes this replica offline (L9). CheckFirst looks at the first batch only, and costs a second read of it.
+	Checked, CheckFirst bool
 	// ReplicaID is the broker that follows, [NoReplica] for consumers. A follower reads up to the log's end, and its
 	// Offset is its report of what it holds. Only a handler on the brokers' own listener may set it (S5).
 	ReplicaID metadata.BrokerID
@@ -134,7 +134,16 @@ func (p *Partition) read(res *ReadResult, r ReadRequest, limit int64) {
 	if r.Checked {
 		read = p.log.ReadChecked
 	}
-	s, err := read(r.Offset, limit, r.MaxBytes, r.MinOne)
+	var err error
+	if r.CheckFirst {
+		var first log.Slice
+		first, err = p.log.ReadChecked(r.Offset, limit, 0, true)
+		first.Release()
+	}
+	var s log.Slice
+	if err == nil {
+		s, err = read(r.Offset, limit, r.MaxBytes, r.MinOne)
+	}
 	if err != nil {
 		p.noteReadError(err)
 		res.Err = p.storageError("read", err)

@@ -10,8 +10,9 @@ import (
 
 // A consumer that was given records and asks for the same offset again may not have liked them: its copy is read with
 // the checksums looked at, so that a replica with bit rot which leads is found by the first consumer that gets stuck at
-// it (L9, I19, I20) and not only when the scrubber comes by. Clients that read something twice for reasons of their own
-// pay for one checked read.
+// it (L9, I19, I20) and not only when the scrubber comes by. A consumer that gives up and is started again asks on another
+// connection, where it begins with the batch that it could not read: the first batch of a partition that a connection is
+// given is looked at, too. Clients that read something twice for reasons of their own pay for one checked read.
 
 // doubtBytes bounds what a checked read looks at, beyond a first batch that is larger: what such a client does not get
 // past is at the offset it asks for.
@@ -56,11 +57,14 @@ func markOf(p *replication.Partition, offset int64) fetchMark {
 }
 
 // last returns what was noted in the place of m: m itself when these records were sent last and nobody looked at them,
-// checked(m) when somebody did.
+// m.checked() when somebody did, m.none() before any.
 func (d *fetchDoubts) last(m fetchMark) fetchMark { return fetchMark{m.place, d[m.place].Load()} }
 
 // checked returns the mark of the same records, good.
 func (m fetchMark) checked() fetchMark { return fetchMark{m.place, m.value | 1} }
+
+// none returns the mark of an empty place.
+func (m fetchMark) none() fetchMark { return fetchMark{m.place, 0} }
 
 // served notes that the records of m are sent.
 func (d *fetchDoubts) served(m fetchMark) { d[m.place].Store(m.value) }

@@ -111,10 +111,25 @@ func TestReadingAgainIsCheckedOnce(t *testing.T) {
 	for range 4 {
 		require.Zero(t, c.fetchOne(fetchRequest(17, fetched{topic, 0, 0})).ErrorCode, "it was looked at already")
 	}
-	require.Zero(t, b.dial(t).fetchOne(fetchRequest(17, fetched{topic, 0, 0})).ErrorCode, "another client's first look is no complaint")
 	require.Zero(t, c.fetchOne(fetchRequest(17, fetched{topic, 0, 1})).ErrorCode)
 	require.Zero(t, c.fetchOne(fetchRequest(17, fetched{topic, 0, 0})).ErrorCode, "it went elsewhere meanwhile")
 	require.NotZero(t, c.fetchOne(fetchRequest(17, fetched{topic, 0, 0})).ErrorCode)
+}
+
+// I20: a consumer that ends at a damaged batch and is started again begins there on a connection of its own.
+func TestRestartedConsumersComplaintIsHeard(t *testing.T) {
+	fs := vfs.NewMem(1)
+	b := ownBroker(t, brokerEdit{fs: fs})
+	c, topic := b.dial(t), b.topic(t, 1)
+	good := batch(1)
+	c.produce(topic, 0, good)
+	c.produce(topic, 0, batch(1))
+	flip(t, fs, topic, int64(len(good))+64)
+	p := c.fetchOne(fetchRequest(17, fetched{topic, 0, 0}))
+	require.Zero(t, p.ErrorCode)
+	require.Greater(t, len(p.RecordBatches), len(good), "only the first batch is looked at, and the answer is as long as ever")
+	require.NotZero(t, b.dial(t).fetchOne(fetchRequest(17, fetched{topic, 0, 1})).ErrorCode)
+	require.Equal(t, 1, strings.Count(b.logs.String(), "partition is corrupt and goes offline"))
 }
 
 // Marks tell partitions and offsets apart, and are never those of an empty place.

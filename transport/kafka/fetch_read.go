@@ -103,6 +103,8 @@ func (f *fetchCall) readOne(t *fetchTarget, p *fetchPartition, maxBytes int, min
 		mark = mark.checked()
 	case mark.checked():
 		mark = mark.checked() // it is not that
+	case mark.none():
+		r.CheckFirst = true // it may have asked on a connection before this one
 	}
 	res := part.Read(r)
 	if res.Err != nil { // all offsets stay -1, out of range included
