@@ -88,6 +88,7 @@ func TestPressedFrames(t *testing.T) {
 		require.LessOrEqual(t, time.Since(began), pressAfter+pressedTimeout+time.Second)
 		require.EqualValues(t, 1, s.rejected(rejectFirstRequest))
 		b.release(&held)
+		synctest.Wait()
 		require.Len(t, s.conns(), 1)
 		s.mu.Lock()
 		defer s.mu.Unlock()
