@@ -34,7 +34,7 @@ func devCommand() *cli.Command {
 			&cli.BoolFlag{Name: "detach", Usage: "run in the background; millrace dev stop ends it"},
 			&cli.BoolFlag{Name: "print-brokers", Usage: "print the bootstrap addresses on stdout once they serve"},
 			&cli.BoolFlag{Name: "processes", Usage: "make also a single broker a process of its own, so that it can be killed and others added"},
-			&cli.BoolFlag{Name: "background", Hidden: true},
+			&cli.BoolFlag{Name: "background", Hidden: true, Usage: "the process that --detach leaves behind"},
 		),
 		Action:      runDev,
 		Subcommands: devSubcommands(),

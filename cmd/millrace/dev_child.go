@@ -65,8 +65,8 @@ func (s *supervisor) spawn(p devPorts, arguments []string) (*devChild, error) {
 		if err == nil {
 			c.exit = "exit status 0"
 		}
+		s.ended(c) // first: who waits for done reads the state next
 		close(c.done)
-		s.ended(c)
 	}()
 	return c, nil
 }

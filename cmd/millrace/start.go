@@ -41,7 +41,7 @@ func startCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "join", Usage: "brokers of the cluster to join, as `HOST[:PORT],…`"},
 			&cli.IntFlag{Name: "bootstrap-expect", Usage: "how many empty brokers form a new cluster together"},
 			&cli.IntFlag{Name: "replace", Value: -1, Usage: "take over the `ID` of a dead broker"},
-			&cli.BoolFlag{Name: "until-stdin-closes", Hidden: true}, // dev: a broker ends with the process that started it
+			&cli.BoolFlag{Name: "until-stdin-closes", Hidden: true, Usage: "end with the process that started it, as the brokers of dev do"},
 		),
 		Action: func(c *cli.Context) error {
 			e := envOf(c)
