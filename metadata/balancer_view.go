@@ -87,16 +87,6 @@ func (v *balancerView) has(id BrokerID) (n int) {
 	return n
 }
 
-// dropping are the brokers whose replicas must go and that have some, by ascending id.
-func (v *balancerView) dropping() (ids []BrokerID) {
-	for i := range v.brokers {
-		if b := &v.brokers[i]; b.drops != "" && v.has(b.id) > 0 {
-			ids = append(ids, b.id)
-		}
-	}
-	return ids
-}
-
 // takers are the brokers that may take replicas, by ascending id.
 func (v *balancerView) takers() (ids []BrokerID) {
 	for i := range v.brokers {
