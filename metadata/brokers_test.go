@@ -16,12 +16,12 @@ import (
 // a network that tests cut. Inside a synctest bubble.
 type brokers struct {
 	*bubbleCluster
-	t      *testing.T
-	epochs [3]int64
+	t *testing.T
 
 	mu struct {
 		sync.Mutex
 		process [3]byte // which incarnation runs
+		epochs  [3]int64
 		up      [3]bool // its process runs and is reached
 		silent  [3]bool // it sends no heartbeats, and answers nevertheless
 		beats   [3]HeartbeatReply
@@ -82,10 +82,19 @@ func (bs *brokers) start(i int, incarnation byte) {
 	bs.heal(i)
 	r := testRegistration(BrokerID(i+1), incarnation)
 	r.PeerAddress = fmt.Sprintf("broker-%d", i+1)
-	var err error
-	bs.epochs[i], err = bs.stores[i].RegisterBroker(testContext(bs.t), r)
+	epoch, err := bs.stores[i].RegisterBroker(testContext(bs.t), r)
 	require.NoError(bs.t, err)
-	require.Equal(bs.t, bs.epochs[i], bs.stores[i].Image().Broker(BrokerID(i+1)).Epoch, "M16: seen here")
+	bs.mu.Lock()
+	bs.mu.epochs[i] = epoch
+	bs.mu.Unlock()
+	require.Equal(bs.t, epoch, bs.stores[i].Image().Broker(BrokerID(i+1)).Epoch, "M16: seen here")
+}
+
+// epoch is that of broker i's last registration.
+func (bs *brokers) epoch(i int) int64 {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	return bs.mu.epochs[i]
 }
 
 func (bs *brokers) beat(i int) {
@@ -95,7 +104,7 @@ func (bs *brokers) beat(i int) {
 		bs.mu.Unlock()
 		if send {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			r, err := bs.stores[i].Heartbeat(ctx, Heartbeat{Broker: BrokerID(i + 1), Epoch: bs.epochs[i], Applied: bs.stores[i].Image().Version()})
+			r, err := bs.stores[i].Heartbeat(ctx, Heartbeat{Broker: BrokerID(i + 1), Epoch: bs.epoch(i), Applied: bs.stores[i].Image().Version()})
 			cancel()
 			if err == nil {
 				bs.mu.Lock()
@@ -179,7 +188,7 @@ func (bs *brokers) catchUp(topic string) {
 				ch.ISR = append(ch.ISR, ISRMember{id, b.Epoch})
 			}
 		}
-		r := bs.stores[p.Leader-1].AlterPartition(testContext(bs.t), p.Leader, bs.epochs[p.Leader-1], []PartitionChange{ch})
+		r := bs.stores[p.Leader-1].AlterPartition(testContext(bs.t), p.Leader, bs.epoch(int(p.Leader-1)), []PartitionChange{ch})
 		require.NoError(bs.t, r[0].Err)
 	}
 }
@@ -404,14 +413,14 @@ func TestControlledShutdown(t *testing.T) {
 			{Name: "behind", Partitions: -1, ReplicationFactor: -1, Assignments: [][]BrokerID{{id, mate}}},
 		}, false)[0].Err)
 		behind := s.Image().Topic("behind")
-		r := s.AlterPartition(ctx, id, bs.epochs[leaving], []PartitionChange{{TopicID: behind.ID, ISR: []ISRMember{{id, -1}}}})
+		r := s.AlterPartition(ctx, id, bs.epoch(leaving), []PartitionChange{{TopicID: behind.ID, ISR: []ISRMember{{id, -1}}}})
 		require.NoError(t, r[0].Err)
 
 		bs.mu.Lock()
 		bs.mu.silent[leaving] = true // this test sends its heartbeats
 		bs.mu.Unlock()
 		version := s.Image().Version()
-		beat := Heartbeat{Broker: id, Epoch: bs.epochs[leaving], Applied: version, Shutdown: true}
+		beat := Heartbeat{Broker: id, Epoch: bs.epoch(leaving), Applied: version, Shutdown: true}
 		reply, err := s.Heartbeat(ctx, beat)
 		require.NoError(t, err)
 		require.False(t, reply.MayStop)
@@ -424,7 +433,7 @@ func TestControlledShutdown(t *testing.T) {
 		p := s.Image().Topic("behind").Partitions[0]
 		require.Equal(t, id, p.Leader)
 		// The other replica has caught up.
-		r = s.AlterPartition(ctx, id, bs.epochs[leaving], []PartitionChange{{
+		r = s.AlterPartition(ctx, id, bs.epoch(leaving), []PartitionChange{{
 			TopicID: behind.ID, LeaderEpoch: p.LeaderEpoch, PartitionEpoch: p.PartitionEpoch, ISR: []ISRMember{{id, -1}, {mate, -1}},
 		}})
 		require.NoError(t, r[0].Err)
@@ -505,12 +514,12 @@ func TestPeriodicElections(t *testing.T) {
 		}, false)[0].Err)
 		for _, name := range []string{"waits", "hurries"} { // only a has all records
 			topic := lead.Image().Topic(name)
-			r := bs.stores[a-1].AlterPartition(testContext(t), a, bs.epochs[a-1], []PartitionChange{{TopicID: topic.ID, ISR: []ISRMember{{a, -1}}}})
+			r := bs.stores[a-1].AlterPartition(testContext(t), a, bs.epoch(int(a-1)), []PartitionChange{{TopicID: topic.ID, ISR: []ISRMember{{a, -1}}}})
 			require.NoError(t, r[0].Err)
 			if name == "hurries" { // min.insync 2 of 3: both others are eligible until a has taken one of them back
 				for _, isr := range [][]ISRMember{{{a, -1}, {b, -1}}, {{a, -1}}} {
 					p := lead.Image().Topic(name).Partitions[0]
-					r = bs.stores[a-1].AlterPartition(testContext(t), a, bs.epochs[a-1], []PartitionChange{{TopicID: topic.ID, PartitionEpoch: p.PartitionEpoch, ISR: isr}})
+					r = bs.stores[a-1].AlterPartition(testContext(t), a, bs.epoch(int(a-1)), []PartitionChange{{TopicID: topic.ID, PartitionEpoch: p.PartitionEpoch, ISR: isr}})
 					require.NoError(t, r[0].Err)
 				}
 				require.Equal(t, []BrokerID{b}, r[0].Partition.ELR)
