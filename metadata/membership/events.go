@@ -137,11 +137,18 @@ func (d *delegate) NotifyLeave(n *memberlist.Node) {
 	d.event(Fail, n)
 }
 
+// event is called with memberlist's lock held. Whoever reads the event finds the list of members to agree with it.
 func (d *delegate) event(kind EventKind, n *memberlist.Node) {
-	if n.Name == d.m.cfg.Name {
-		return
+	present, self := member(n), n.Name == d.m.cfg.Name
+	switch {
+	case kind == Join || kind == Update:
+		d.m.known.put(present, self)
+	case !self:
+		d.m.known.drop(present.Name)
 	}
-	d.m.events.add(Event{Kind: kind, Member: member(n)})
+	if !self {
+		d.m.events.add(Event{Kind: kind, Member: present})
+	}
 }
 
 // NotifyConflict is called when a known member's name comes from another address. It concerns this process when the name

@@ -77,6 +77,7 @@ type Membership struct {
 	cfg    Config
 	logger *slog.Logger
 	list   *memberlist.Memberlist
+	known  members
 	events *events
 	seeds  *seeds
 
@@ -190,19 +191,10 @@ func advertised(address string, transport memberlist.Transport) (netip.AddrPort,
 func (m *Membership) Events() <-chan Event { return m.events.c }
 
 // Self returns this member as others see it.
-func (m *Membership) Self() Member { return member(m.list.LocalNode()) }
+func (m *Membership) Self() Member { return m.known.own() }
 
 // Members returns the other members that are alive, by name.
-func (m *Membership) Members() []Member {
-	var all []Member
-	for _, n := range m.list.Members() {
-		if n.Name != m.cfg.Name {
-			all = append(all, member(n))
-		}
-	}
-	slices.SortFunc(all, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
-	return all
-}
+func (m *Membership) Members() []Member { return m.known.list() }
 
 // Seeds returns how the addresses of Config.Join stand, in their order.
 func (m *Membership) Seeds() []Seed { return m.seeds.list() }
@@ -256,20 +248,6 @@ func (m *Membership) Close() error {
 		m.running.Wait()
 	})
 	return m.closed
-}
-
-// member reads a node of memberlist's.
-func member(n *memberlist.Node) Member {
-	addr, _ := netip.AddrFromSlice(n.Addr)
-	out := Member{Name: n.Name, Addr: netip.AddrPortFrom(addr.Unmap(), n.Port)}
-	if len(n.Meta) > 0 {
-		out.Meta = n.Meta[1:]
-	}
-	return out
-}
-
-func leaving(n *memberlist.Node) bool {
-	return len(n.Meta) > 0 && n.Meta[metaFlagPositionIn]&metaFlagLeaving != 0
 }
 
 var _ io.Closer = (*Membership)(nil)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -69,6 +71,38 @@ func TestMembersJoinUpdateAndLeave(t *testing.T) {
 	await(t, a, "leave of c", func(e Event) bool { return e.Kind == Leave && e.Member.Name == "c" })
 }
 
+// Whoever reads the members while gossip changes them sees each as it was at some moment. Only -race can tell.
+func TestMembersAreReadWhileTheyChange(t *testing.T) {
+	a := open(t, "a", nil)
+	b := open(t, "b", join(a))
+	await(t, a, "join of b", func(e Event) bool { return e.Kind == Join })
+	stop := make(chan struct{})
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for _, m := range append(a.Members(), b.Self()) {
+				if string(m.Meta) == "" || m.Addr != b.Self().Addr {
+					t.Errorf("read %+v", m)
+				}
+			}
+			runtime.Gosched()
+		}
+	})
+	for i := range 10 {
+		meta := fmt.Sprint("meta ", i)
+		require.NoError(t, b.UpdateMeta([]byte(meta)))
+		require.Equal(t, meta, string(b.Self().Meta))
+		await(t, a, "update of b", func(e Event) bool { return string(e.Member.Meta) == meta })
+	}
+	close(stop)
+	reader.Wait()
+}
+
 // D5: silence is noticed. The pace itself is measured elsewhere.
 func TestSilenceIsAFail(t *testing.T) {
 	a := open(t, "a", nil)
@@ -126,6 +160,7 @@ func TestRefusedMembersAreNotKnown(t *testing.T) {
 		join(a, stranger)(c)
 	})
 	await(t, friend, "join of a", func(e Event) bool { return e.Member.Name == "a" })
+	await(t, a, "join of f", func(e Event) bool { return e.Member.Name == "f" }) // who is called merges after the caller may have
 	require.Empty(t, stranger.Members())
 	require.Len(t, a.Members(), 1)
 }
