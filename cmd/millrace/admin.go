@@ -70,6 +70,26 @@ type admin struct {
 	client    *http.Client
 }
 
+// adminAnswer opens the admin API for a command without arguments and gets what the command begins with. It returns nil
+// without an error when only the fields of the answer were asked for, and printed.
+func adminAnswer[T any](c *cli.Context, path string) (*admin, *T, error) {
+	e, v := envOf(c), new(T)
+	if e.wantsFields(*v) {
+		return nil, nil, nil
+	}
+	if err := noArguments(c); err != nil {
+		return nil, nil, err
+	}
+	a, err := e.openAdmin(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := a.get(c.Context, path, v); err != nil {
+		return nil, nil, err
+	}
+	return a, v, nil
+}
+
 // openAdmin prepares to ask the admin API. Nothing is sent yet.
 func (e *env) openAdmin(c *cli.Context) (*admin, error) {
 	if e.profileErr != nil {

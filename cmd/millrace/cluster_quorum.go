@@ -136,21 +136,11 @@ func since(ms *int64) any {
 
 func runQuorumPeers(c *cli.Context) error {
 	e := envOf(c)
-	if e.wantsFields(console.QuorumStatus{}) {
-		return nil
-	}
-	if err := noArguments(c); err != nil {
+	_, q, err := adminAnswer[console.QuorumStatus](c, "/v1/quorum")
+	if err != nil || q == nil {
 		return err
 	}
-	a, err := e.openAdmin(c)
-	if err != nil {
-		return err
-	}
-	var q console.QuorumStatus
-	if err := a.get(c.Context, "/v1/quorum", &q); err != nil {
-		return err
-	}
-	return e.emitQuorum(&q)
+	return e.emitQuorum(q)
 }
 
 func (e *env) emitQuorum(q *console.QuorumStatus) error {

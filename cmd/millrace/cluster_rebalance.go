@@ -38,24 +38,14 @@ func clusterRebalanceCommand() *cli.Command {
 
 func runRebalancePlan(c *cli.Context) error {
 	e := envOf(c)
-	if e.wantsFields(console.Rebalance{}) {
-		return nil
-	}
-	if err := noArguments(c); err != nil {
-		return err
-	}
-	a, err := e.openAdmin(c)
-	if err != nil {
-		return err
-	}
-	var r console.Rebalance
-	if err := a.get(c.Context, "/v1/rebalance/plan", &r); err != nil {
+	_, r, err := adminAnswer[console.Rebalance](c, "/v1/rebalance/plan")
+	if err != nil || r == nil {
 		return err
 	}
 	if len(r.Moves) == 0 {
 		e.hint("nothing to do: the replicas are spread evenly, and nobody is to go")
 	}
-	return e.emitRebalancePlan(&r)
+	return e.emitRebalancePlan(r)
 }
 
 func (e *env) emitRebalancePlan(r *console.Rebalance) error {
@@ -91,27 +81,17 @@ func fromTo(m *console.Move) string {
 
 func runRebalanceRun(c *cli.Context) error {
 	e := envOf(c)
-	if e.wantsFields(console.Rebalance{}) {
-		return nil
-	}
-	if err := noArguments(c); err != nil {
-		return err
-	}
-	a, err := e.openAdmin(c)
-	if err != nil {
-		return err
-	}
-	var plan console.Rebalance
-	if err := a.get(c.Context, "/v1/rebalance/plan", &plan); err != nil {
+	a, plan, err := adminAnswer[console.Rebalance](c, "/v1/rebalance/plan")
+	if err != nil || plan == nil {
 		return err
 	}
 	if len(plan.Moves) == 0 {
 		e.hint("nothing to do: the replicas are spread evenly, and nobody is to go")
-		return e.emitRebalancePlan(&plan)
+		return e.emitRebalancePlan(plan)
 	}
 	if c.Bool("dry-run") {
 		e.hint("dry run: nothing was changed")
-		return e.emitRebalancePlan(&plan)
+		return e.emitRebalancePlan(plan)
 	}
 	var total int64
 	for i := range plan.Moves {

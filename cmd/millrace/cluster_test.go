@@ -46,7 +46,7 @@ func (s *adminStub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(list[0])
 }
 
-// command runs one command line against the stub and returns what it printed and its exit code.
+// command runs one command line against the recorded admin API and returns what it printed and its exit code.
 func (s *adminStub) command(t *testing.T, width int, line string) (stdout, stderr string, code int) {
 	t.Helper()
 	t.Setenv(profileDirEnv, filepath.Join(t.TempDir(), "config"))
