@@ -39,6 +39,13 @@ var (
 	ErrNoEligibleLeader         = errors.New("no eligible leader available")
 	ErrNoReassignment           = errors.New("no reassignment in progress")
 	ErrInvalidFeatureLevel      = errors.New("invalid feature level")
+	ErrNotCoordinator           = errors.New("not the coordinator")
+	ErrGroupNotFound            = errors.New("unknown group")
+	ErrGroupNotEmpty            = errors.New("group has members")
+	ErrUnknownMember            = errors.New("unknown member")
+	ErrFencedInstance           = errors.New("another member has this instance id")
+	ErrIllegalGeneration        = errors.New("illegal generation")
+	ErrStaleMemberEpoch         = errors.New("stale member epoch")
 	// ErrNotSent is what a Forwarder returns when the call has certainly not reached the controller. Callers of a Store
 	// see ErrNotController in its place.
 	ErrNotSent = errors.New("not sent")

@@ -5,4 +5,8 @@ package metadata
 const (
 	MinFeatureLevel uint32 = 1 // the oldest level this binary can work with
 	MaxFeatureLevel uint32 = 1 // the newest level this binary knows
+
+	// GroupsFeatureLevel is the level from which on there are groups and committed offsets: their commands, their records
+	// of a snapshot, and the coordinator epoch.
+	GroupsFeatureLevel uint32 = 2
 )

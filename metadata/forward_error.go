@@ -38,6 +38,13 @@ var sentinelNames = map[string]error{
 	"no_eligible_leader":         ErrNoEligibleLeader,
 	"no_reassignment":            ErrNoReassignment,
 	"invalid_feature_level":      ErrInvalidFeatureLevel,
+	"not_coordinator":            ErrNotCoordinator,
+	"group_not_found":            ErrGroupNotFound,
+	"group_not_empty":            ErrGroupNotEmpty,
+	"unknown_member":             ErrUnknownMember,
+	"fenced_instance":            ErrFencedInstance,
+	"illegal_generation":         ErrIllegalGeneration,
+	"stale_member_epoch":         ErrStaleMemberEpoch,
 	"not_sent":                   ErrNotSent,
 }
 

@@ -14,6 +14,8 @@ type draft struct {
 	st    state
 	edit  *edit
 	owned map[*Topic]bool // topics of this draft whose Partitions may be written to in place
+	// ownedOffsets may be written to in place.
+	ownedOffsets map[*groupOffsets]bool
 }
 
 func newDraft(st *state) *draft {
@@ -77,19 +79,24 @@ func (d *draft) removeTopic(t *Topic, stone tombstone) {
 func (d *draft) putBroker(b *Broker) {
 	i, found := slices.BinarySearchFunc(d.st.brokers, b.ID, func(b *Broker, id BrokerID) int { return cmp.Compare(b.ID, id) })
 	brokers := slices.Clone(d.st.brokers) // published Images share the old one
+	var old *Broker
 	if found {
-		brokers[i] = b
+		old, brokers[i] = brokers[i], b
 	} else {
 		brokers = slices.Insert(brokers, i, b)
 	}
 	d.st.brokers = brokers
+	d.brokersChanged(old, b)
 	d.st.nextBrokerID = max(d.st.nextBrokerID, b.ID+1)
 }
 
 // removeBroker forgets the broker of that id and its configs.
 func (d *draft) removeBroker(id BrokerID) {
+	old := d.st.broker(id)
 	d.st.brokers = slices.DeleteFunc(slices.Clone(d.st.brokers), func(b *Broker) bool { return b.ID == id })
 	d.st.configs = slices.DeleteFunc(slices.Clone(d.st.configs), func(c *brokerConfigs) bool { return c.ID == id })
+	d.st.commitSequences = slices.DeleteFunc(slices.Clone(d.st.commitSequences), func(c commitSequence) bool { return c.Broker == id })
+	d.brokersChanged(old, nil)
 }
 
 // putIdentity stores what is known of a directory.

@@ -25,9 +25,22 @@ type state struct {
 	chains       []*chain // oldest first, at most maxChains
 	balance      *balance // nil before the balancer first looked
 
+	// coordinatorEpoch grows with every change of coordinators, or of their broker epochs, from GroupsFeatureLevel on (I15).
+	coordinatorEpoch int32
+	// groupRevision is the last Revision that any group was given.
+	groupRevision uint64
+	groups        tree[string, *Group]
+	// lastGenerations are those of deleted groups.
+	lastGenerations tree[string, lastGeneration]
+	offsets         tree[string, *groupOffsets] // by group; none is empty, and each belongs to a group
+	commitSequences []commitSequence            // by ascending Broker and Lane
+
 	topicIDs   tree[TopicID, string] // derived: id → name of each topic
 	collisions tree[string, string]  // derived: metric name → name, of topics whose name has '.' or '_'
 	partitions int                   // derived: number of partitions of all topics
+
+	coordinators []BrokerID // derived: ascending, see Image.Coordinator
+	offsetCount  int        // derived: number of offsets of all groups
 }
 
 // brokerConfigs are the dynamic configs of one broker, or of all with ID NoBroker. Immutable.
@@ -60,6 +73,10 @@ func newState() *state {
 		tombstones:   newTree[TopicID, tombstone](compareTopicIDs),
 		topicIDs:     newTree[TopicID, string](compareTopicIDs),
 		collisions:   newTree[string, string](strings.Compare),
+
+		groups:          newTree[string, *Group](strings.Compare),
+		lastGenerations: newTree[string, lastGeneration](strings.Compare),
+		offsets:         newTree[string, *groupOffsets](strings.Compare),
 	}
 }
 
