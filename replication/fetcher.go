@@ -42,7 +42,9 @@ type fetcher struct {
 
 	mu struct {
 		sync.Mutex
-		parts     map[*Partition]struct{}
+		// parts are what it follows: an answer finds its partition here, and not in the manager's table, which a new
+		// partition may enter only after its first answer.
+		parts     map[TopicIDPartition]*Partition
 		pending   []*Partition // in the order of their wishes; may name partitions that have left
 		forgotten []TopicIDPartition
 		// live counts the parts that are pending or sent, syncing those that are syncing since syncSince.
@@ -91,7 +93,7 @@ func (m *Manager) want(p *Partition, a Action) {
 			return
 		}
 		f = &fetcher{m: m, broker: a.Broker, kick: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
-		f.mu.parts = map[*Partition]struct{}{}
+		f.mu.parts = map[TopicIDPartition]*Partition{}
 		if fs.mu.byBroker == nil {
 			fs.mu.byBroker = map[metadata.BrokerID]*fetcher{}
 		}
@@ -113,8 +115,8 @@ func (f *fetcher) want(p *Partition, seq uint64, at fetchPoint) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	st := &p.fetch
-	if _, ok := f.mu.parts[p]; !ok {
-		f.mu.parts[p] = struct{}{}
+	if !f.hasLocked(p) {
+		f.mu.parts[p.key()] = p
 		*st = fetchState{}
 	}
 	f.notSyncingLocked(st)
@@ -134,6 +136,10 @@ func (f *fetcher) want(p *Partition, seq uint64, at fetchPoint) {
 		p.wakeLater(client.Wake)
 	}
 }
+
+// hasLocked says whether the partition is among the parts; another one of its name, which it replaced or which replaced
+// it, is not.
+func (f *fetcher) hasLocked(p *Partition) bool { return f.mu.parts[p.key()] == p }
 
 // signalLocked tells the goroutine to look; the Fetcher it returns is to be woken without the lock.
 func (f *fetcher) signalLocked() Fetcher {
@@ -159,10 +165,10 @@ func (f *fetcher) notSyncingLocked(st *fetchState) {
 func (f *fetcher) forget(p *Partition) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, ok := f.mu.parts[p]; !ok {
+	if !f.hasLocked(p) {
 		return
 	}
-	delete(f.mu.parts, p)
+	delete(f.mu.parts, p.key())
 	st := &p.fetch
 	f.notSyncingLocked(st)
 	if st.pending || st.sent {
@@ -184,7 +190,7 @@ func (f *fetcher) forget(p *Partition) {
 func (f *fetcher) started(p *Partition, start int64) {
 	f.mu.Lock()
 	st := &p.fetch
-	_, mine := f.mu.parts[p]
+	mine := f.hasLocked(p)
 	seq, at := st.seq, st.position
 	at.start = start
 	again := mine && st.wanted && at != st.position
@@ -200,7 +206,7 @@ func (f *fetcher) settle(p *Partition, retryAt Instant) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	st := &p.fetch
-	if _, ok := f.mu.parts[p]; !ok || st.wanted {
+	if !f.hasLocked(p) || st.wanted {
 		return
 	}
 	if retryAt != Never {
@@ -343,7 +349,7 @@ func (f *fetcher) prepareLocked() Fetcher {
 	f.mu.forgotten = f.mu.forgotten[:0]
 	for _, p := range f.mu.pending {
 		st := &p.fetch
-		if _, ok := f.mu.parts[p]; !ok || !st.pending {
+		if !f.hasLocked(p) || !st.pending {
 			continue
 		}
 		if pause := f.m.throttle.follower.pause(p); pause > 0 {
@@ -378,7 +384,7 @@ func (f *fetcher) broken(err error) {
 	f.mu.Lock()
 	clear(f.mu.pending)
 	f.mu.pending, f.mu.live = f.mu.pending[:0], 0
-	for p := range f.mu.parts {
+	for _, p := range f.mu.parts {
 		st := &p.fetch
 		st.sent, st.pending = false, st.wanted
 		if st.wanted {
@@ -466,16 +472,13 @@ func (part *FetchedPartition) mayCut() bool {
 
 // match finds the partition an answer is about and the fetch it answers; nil when it is no longer wanted.
 func (f *fetcher) match(part *FetchedPartition) (*Partition, *FetchResponse) {
-	p, _ := f.m.table.Load().byID[part.TopicID].partition(part.Partition)
-	if p == nil {
-		return nil, nil
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	st := &p.fetch
-	if _, ok := f.mu.parts[p]; !ok || !st.sent {
+	p := f.mu.parts[TopicIDPartition{part.TopicID, part.Partition}]
+	if p == nil || !p.fetch.sent {
 		return nil, nil
 	}
+	st := &p.fetch
 	ev := &FetchResponse{
 		Seq: st.sentSeq, LeaderEpoch: st.told.leaderEpoch, Offset: st.told.offset, LastEpoch: st.told.lastEpoch,
 		BaseOffset: st.told.offset, NextOffset: st.told.offset,

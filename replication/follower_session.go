@@ -350,6 +350,7 @@ func (sp *sessionPartition) read(maxBytes int, minOne bool) (FollowerNews, bool)
 	news := FollowerNews{TopicID: sp.key.TopicID, Partition: sp.key.Partition, HighWatermark: -1, LogStartOffset: -1, LogEndOffset: -1, DivergingEpoch: -1, DivergingEnd: -1}
 	s.mu.Lock()
 	pos, suspect, recheck := sp.position, sp.suspect, sp.recheck
+	sp.recheck = false // done here; rest wants to know of another one
 	s.mu.Unlock()
 	if p == nil {
 		return news, false
@@ -365,7 +366,7 @@ func (sp *sessionPartition) read(maxBytes int, minOne bool) (FollowerNews, bool)
 				p.bounds(&news)
 				news.DivergingEpoch, news.DivergingEnd = answer.DivergingEpoch, answer.DivergingEnd
 			}
-			sp.told(&news, sessionServed)
+			sp.told(&news)
 			return news, true
 		}
 	}
@@ -386,7 +387,7 @@ func (sp *sessionPartition) read(maxBytes int, minOne bool) (FollowerNews, bool)
 		if err != nil {
 			p.noteReadError(err)
 			news.Err = p.storageError("read", err)
-			sp.told(&news, sessionServed)
+			sp.told(&news)
 			return news, true
 		}
 		if p.view.Load() != v && p.view.Load().check(pos.LeaderEpoch) != nil {
@@ -397,39 +398,60 @@ func (sp *sessionPartition) read(maxBytes int, minOne bool) (FollowerNews, bool)
 		if news.Slice = slice; slice.Len() > 0 {
 			p.m.throttle.leader.spent(p, s.replica, slice.Len())
 			p.topic.metrics.replicationBytesOut.Add(int64(slice.Len()))
-			sp.told(&news, sessionServed)
+			sp.told(&news)
 			return news, true
 		}
 	}
 	if sp.toldHW == news.HighWatermark && sp.toldStart == news.LogStartOffset || pos.Offset < news.LogEndOffset && allowed > 0 {
-		s.mu.Lock()
-		switch {
-		case pos.Offset < news.LogEndOffset && allowed <= 0:
-			s.leaveQueueLocked(sp, sessionIdle) // throttled: it is put back when the rate allows
-			p.m.throttle.leader.wait(sp)
-		case pos.Offset < news.LogEndOffset:
+		if pos.Offset < news.LogEndOffset && allowed > 0 {
+			s.mu.Lock()
 			sp.requeueLocked() // no room in this answer
-		default:
-			s.leaveQueueLocked(sp, sessionIdle)
+			s.mu.Unlock()
+			return news, false
 		}
-		s.mu.Unlock()
+		sp.rest(p, pos.Offset, &news, allowed <= 0)
 		return news, false
 	}
-	if pos.Offset < news.LogEndOffset {
-		p.m.throttle.leader.wait(sp)
-	}
-	sp.told(&news, sessionIdle)
+	s.mu.Lock()
+	sp.toldHW, sp.toldStart = news.HighWatermark, news.LogStartOffset
+	s.mu.Unlock()
+	sp.rest(p, pos.Offset, &news, allowed <= 0)
 	return news, true
 }
 
-// told notes what an answer says.
-func (sp *sessionPartition) told(news *FollowerNews, state uint8) {
+// told notes what an answer says that the follower has to act upon: its next position is judged anew, whatever has come
+// since.
+func (sp *sessionPartition) told(news *FollowerNews) {
 	s := sp.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sp.toldHW, sp.toldStart = news.HighWatermark, news.LogStartOffset
 	if sp.state != sessionGone {
-		s.leaveQueueLocked(sp, state)
+		s.leaveQueueLocked(sp, sessionServed)
+	}
+}
+
+// rest leaves a partition idle that was looked at and has no more to say, for now if it is throttled. What has come since
+// it was looked at found it still in the queue, and would be lost with its place there: it is put back for that.
+func (sp *sessionPartition) rest(p *Partition, position int64, seen *FollowerNews, throttled bool) {
+	s := sp.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sp.state != sessionReady {
+		return
+	}
+	recheck := sp.recheck
+	s.leaveQueueLocked(sp, sessionIdle)
+	var now FollowerNews
+	p.bounds(&now)
+	switch {
+	case recheck || sp.toldHW < now.HighWatermark || sp.toldStart < now.LogStartOffset:
+		s.enqueueLocked(sp, 0, true)
+		sp.recheck = recheck
+	case seen.LogEndOffset < now.LogEndOffset:
+		s.enqueueLocked(sp, math.MaxInt32, false)
+	case throttled && position < seen.LogEndOffset:
+		p.m.throttle.leader.wait(sp) // it is put back when the rate allows
 	}
 }
 
