@@ -87,6 +87,7 @@ func (s *Store) Quorum() QuorumStatus {
 	}
 	self := serverID(s.cfg.NodeID, s.cfg.DirectoryID)
 	health := s.pilot.health()
+	im := s.Image()
 	for _, server := range s.servers() {
 		m := QuorumMember{Server: serverOf(server), Voter: server.Suffrage == raft.Voter, LastContact: -1}
 		switch h, known := health[server.ID]; {
@@ -97,6 +98,11 @@ func (s *Store) Quorum() QuorumStatus {
 			m.Healthy = leader != ""
 		case known:
 			m.LastContact, m.LogIndex, m.Healthy = h.contact, h.lastIndex, h.healthy
+			// Autopilot asks every second or so. That a broker is fenced is often known before, and whoever is about to
+			// stop another one must not count on it.
+			if b := im.Broker(m.ID); b != nil && b.Fenced {
+				m.Healthy = false
+			}
 		}
 		if m.Voter {
 			q.Voters = append(q.Voters, m)
