@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,19 +46,63 @@ type cell struct {
 	variants   []variant
 }
 
-// bench has the two brokers and what is measured at them.
+// bench has the two systems and what is measured at them.
 type bench struct {
 	options
+	brokers int // of each system
 	results *results
-	systems []*system
+	systems [2]*system // by variants.system; nil while it does not run
+	dirs    [2]string
 	serial  int
 	list    []cell
 }
 
+// close ends what runs, and says what went wrong with that.
 func (b *bench) close() {
-	for _, s := range b.systems {
-		s.close()
+	for i, s := range b.systems {
+		if s == nil {
+			continue
+		}
+		if err := s.close(); err != nil {
+			say("end %s: %v", s.name, err)
+		}
+		b.systems[i] = nil
 	}
+}
+
+// open starts one of the systems in a new directory, measures its start up to the first Metadata answer that names all
+// brokers, and the memory that it takes doing nothing.
+func (b *bench) open(ctx context.Context, which int) (took time.Duration, idle float64, err error) {
+	b.serial++
+	dir := filepath.Join(b.dir, fmt.Sprintf("system-%d", b.serial))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return 0, 0, err
+	}
+	s, err := openSystem(ctx, which, b.binary, dir, b.brokers)
+	if err != nil {
+		return 0, 0, err
+	}
+	b.systems[which], b.dirs[which] = s, dir
+	if took, err = s.start(ctx); err != nil {
+		return 0, 0, err
+	}
+	if b.brokers > 1 {
+		if took, err = s.firstRecord(ctx); err != nil {
+			return 0, 0, err
+		}
+	}
+	if err := pause(ctx, 2*time.Second); err != nil {
+		return 0, 0, err
+	}
+	idle, err = s.memory("VmRSS")
+	return took, idle, err
+}
+
+// end ends one of the systems and removes its directory.
+func (b *bench) end(which int) error {
+	s := b.systems[which]
+	b.systems[which] = nil
+	return errors.Join(s.close(), os.RemoveAll(b.dirs[which]))
 }
 
 // startAndIdle measures starts and idle memory. The last pair goes on to serve.
@@ -66,46 +112,32 @@ func (b *bench) startAndIdle(ctx context.Context) error {
 		starts = 1
 	}
 	for i := range starts {
-		var pair []*system
-		for j := range 2 {
-			dir := filepath.Join(b.dir, fmt.Sprintf("start-%d-%d", i, j))
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				return err
-			}
-			var s *system
-			var err error
-			if j == 0 {
-				s, err = startMillrace(b.binary, dir)
-			} else {
-				s, err = startKafka(ctx, dir)
-			}
+		for which := range b.systems {
+			took, idle, err := b.open(ctx, which)
 			if err != nil {
 				return err
 			}
-			pair = append(pair, s)
-			if i == starts-1 {
-				b.systems = pair
-			}
-			took, err := s.serve(ctx)
-			if err != nil {
-				s.close()
-				return err
-			}
-			if err := pause(ctx, 2*time.Second); err != nil {
-				return err
-			}
-			idle, err := s.memory("VmRSS")
-			if err != nil {
-				return err
-			}
-			b.results.add("start to first Metadata answer", variantOf(j), "ms", float64(took.Microseconds())/1e3)
-			b.results.add("memory idle", variantOf(j), "MiB", idle)
-			say("%s: first Metadata answer after %s, idle at %.0f MiB", s.name, took.Round(time.Millisecond), idle)
+			b.results.add("start to first Metadata answer", variantOf(which), "ms", float64(took.Microseconds())/1e3)
+			b.results.add("memory idle", variantOf(which), "MiB", idle)
+			say("%s: first Metadata answer after %s, idle at %.0f MiB", b.systems[which].name, took.Round(time.Millisecond), idle)
 			if i < starts-1 {
-				s.close()
-				_ = os.RemoveAll(dir)
+				if err := b.end(which); err != nil {
+					return err
+				}
 			}
 		}
+	}
+	return nil
+}
+
+// peaks measures the most memory that each took.
+func (b *bench) peaks() error {
+	for which, s := range b.systems {
+		peak, err := s.memory("VmHWM")
+		if err != nil {
+			return err
+		}
+		b.results.add("memory under load", variantOf(which), "MiB", peak)
 	}
 	return nil
 }
@@ -159,11 +191,12 @@ func (b *bench) warm(ctx context.Context) error {
 // clients are those that produce, with the size of their batches.
 var clients = []struct {
 	name string
+	raw  bool
 	args []string
 }{
-	{"client-1M", []string{"--batch-size", "1000000"}},
-	{"raw-1M", []string{"--raw", "--batch-size", "1000000"}},
-	{"raw-16K", []string{"--raw", "--batch-size", "16384"}},
+	{"client-1M", false, []string{"--batch-size", "1000000"}},
+	{"raw-1M", true, []string{"--raw", "--batch-size", "1000000"}},
+	{"raw-16K", true, []string{"--raw", "--batch-size", "16384"}},
 }
 
 // cells are the rows. The quick ones are those that the goals speak of.
@@ -171,6 +204,17 @@ func (b *bench) cells() []cell {
 	if b.list != nil {
 		return b.list
 	}
+	if b.list = b.oneBroker(); b.brokers > 1 {
+		b.list = b.threeBrokers()
+	}
+	if b.only != nil {
+		b.list = slices.DeleteFunc(b.list, func(c cell) bool { return !b.only.MatchString(c.name) })
+	}
+	return b.list
+}
+
+// oneBroker are the rows of one broker.
+func (b *bench) oneBroker() (list []cell) {
 	duration := time.Duration(b.seconds * float64(time.Second)).String()
 	all := []variant{synced, unsynced, kafka, flushed}
 	produce := func(size int, acks string, partitions int, codec string) {
@@ -179,7 +223,7 @@ func (b *bench) cells() []cell {
 			if codec != "none" || acks != "all" {
 				vs = []variant{synced, unsynced, kafka}
 			}
-			b.list = append(b.list, cell{
+			list = append(list, cell{
 				name: fmt.Sprintf("produce/%dB/acks=%s/p%d/%s/%s", size, acks, partitions, codec, c.name), kind: "produce", partitions: partitions, variants: vs,
 				args: append([]string{"produce", "--record-size", strconv.Itoa(size), "--acks", acks, "-z", codec, "--duration", duration}, c.args...),
 			})
@@ -204,25 +248,31 @@ func (b *bench) cells() []cell {
 			if raw {
 				c.name, c.args = fmt.Sprintf("consume/%dB/raw", size), append(c.args, "--raw")
 			}
-			b.list = append(b.list, c)
+			list = append(list, c)
 		}
 	}
+	return append(list, b.endToEnd(all)...)
+}
+
+// endToEnd are the rows of records on a schedule, from producer to consumer.
+func (b *bench) endToEnd(vs []variant) (list []cell) {
 	for _, rate := range []int{1000, 10_000} {
-		b.list = append(b.list, cell{
-			name: fmt.Sprintf("e2e/%d per s", rate), kind: "e2e", partitions: 6, variants: all,
+		list = append(list, cell{
+			name: fmt.Sprintf("e2e/%d per s", rate), kind: "e2e", partitions: 6, variants: vs,
 			args: []string{"e2e", "--record-size", "100", "--throughput", strconv.Itoa(rate), "--warm-up", "500ms", "--duration", time.Duration(2 * b.seconds * float64(time.Second)).String()},
 		})
 	}
-	if b.only != nil {
-		kept := []cell{}
-		for _, c := range b.list {
-			if b.only.MatchString(c.name) {
-				kept = append(kept, c)
-			}
+	return list
+}
+
+// roundOfOne measures every row at both brokers, which run side by side.
+func (b *bench) roundOfOne(ctx context.Context, round int) error {
+	for _, c := range b.cells() {
+		if err := b.measure(ctx, c, round); err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
 		}
-		b.list = kept
 	}
-	return b.list
+	return nil
 }
 
 // measure measures one row at each of its variants in turn; every round begins
@@ -248,7 +298,7 @@ func (b *bench) measureAt(ctx context.Context, c cell, v variant) error {
 		}
 	}
 	if c.kind == "produce" {
-		if err := touchPages(b.dir); err != nil {
+		if err := touchPages(b.dir, b.brokers*touchedBytes); err != nil {
 			return err
 		}
 	}
@@ -279,7 +329,7 @@ func (b *bench) measureAt(ctx context.Context, c cell, v variant) error {
 // page that the guest never used makes the host find memory, inside the copy of
 // whoever writes: up to 2 µs per KiB, which fall on one of the brokers at random.
 // What was freed last is used first.
-func touchPages(dir string) error {
+func touchPages(dir string, bytes int) error {
 	path := filepath.Join(dir, "touched")
 	file, err := os.Create(path)
 	if err != nil {
@@ -287,7 +337,7 @@ func touchPages(dir string) error {
 	}
 	defer func() { file.Close(); os.Remove(path) }()
 	piece := make([]byte, 256<<10)
-	for range touchedBytes / len(piece) {
+	for range bytes / len(piece) {
 		if _, err := file.Write(piece); err != nil {
 			return err
 		}
@@ -295,6 +345,7 @@ func touchPages(dir string) error {
 	return nil
 }
 
+// touchedBytes is how much of it there is for each broker.
 const touchedBytes = 256 << 20
 
 // settle waits a while for the disk to have written what the last measurement

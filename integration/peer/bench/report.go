@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"runtime"
@@ -23,9 +25,12 @@ type key struct {
 // results are all values, by key one of each round.
 type results struct {
 	options
-	began  time.Time
-	rows   []string // in the order they came
-	values map[key][]float64
+	brokers int // of each system: 1 or 3
+	began   time.Time
+	rounds  int      // that were measured
+	rows    []string // in the order they came
+	order   []key    // of values, too
+	values  map[key][]float64
 }
 
 func (r *results) add(row string, v variant, metric string, value float64) {
@@ -33,6 +38,9 @@ func (r *results) add(row string, v variant, metric string, value float64) {
 		r.rows = append(r.rows, row)
 	}
 	k := key{row, v, metric}
+	if _, ok := r.values[k]; !ok {
+		r.order = append(r.order, k)
+	}
 	r.values[k] = append(r.values[k], value)
 }
 
@@ -49,7 +57,11 @@ func median(v []float64) float64 {
 
 // ratio is the median of the rounds' ratios, with the least and the greatest.
 func (r *results) ratio(row, metric string, ours, against variant) (mid, low, high float64, ok bool) {
-	a, b := r.values[key{row, ours, metric}], r.values[key{row, against, metric}]
+	return r.ratioTo(key{row, ours, metric}, key{row, against, metric})
+}
+
+func (r *results) ratioTo(ours, against key) (mid, low, high float64, ok bool) {
+	a, b := r.values[ours], r.values[against]
 	n := min(len(a), len(b))
 	if n == 0 {
 		return 0, 0, 0, false
@@ -90,7 +102,11 @@ func (r *results) cellOf(row, metric string, v variant) string {
 }
 
 func (r *results) ratioOf(row, metric string, ours, against variant) string {
-	mid, low, high, ok := r.ratio(row, metric, ours, against)
+	return r.ratioText(key{row, ours, metric}, key{row, against, metric})
+}
+
+func (r *results) ratioText(ours, against key) string {
+	mid, low, high, ok := r.ratioTo(ours, against)
 	if !ok {
 		return "–"
 	}
@@ -100,22 +116,36 @@ func (r *results) ratioOf(row, metric string, ours, against variant) string {
 	return fmt.Sprintf("%sx [%s, %s]", number(mid), number(low), number(high))
 }
 
-// markdown prints everything.
+// markdown prints everything that was measured.
 func (r *results) markdown() string {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# millrace beside Apache Kafka %s\n\n", peer.Version)
-	fmt.Fprintf(&b, "Written by `just peer-bench` on %s: %d rounds of %gs each, interleaved, %s. Machine class: %d cores, %.0f GiB, Linux %s, shared with other work\n(load %s at the end), clients on the same cores. Values are medians with half the range of the rounds; ratios are medians of the rounds' ratios,\nwith the least and the greatest. Absolute values do not carry over to other machines, ratios mostly do.\n\n",
-		r.began.Format("2006-01-02"), r.rounds, r.seconds, map[bool]string{true: "quick rows", false: "all rows"}[r.quick], runtime.NumCPU(), memoryGiB(), kernel(), load())
-	fmt.Fprintf(&b, "`client` is franz-go, `raw` replays encoded requests over two connections (8 in flight); 1M and 16K are the batch size. Kafka runs with the JVM flags and heap that it ships with.\n\n")
+	if r.brokers == 1 {
+		fmt.Fprintf(&b, "## One broker\n\n")
+	} else {
+		fmt.Fprintf(&b, "## Three brokers: RF 3, acks=all, min.insync.replicas 2\n\n")
+	}
+	fmt.Fprintf(&b, "Written by `just peer-bench --brokers %d` on %s: %d rounds of %gs each, interleaved, %s. Machine class: %d cores, %.0f GiB, Linux %s, shared with other work\n(load %s at the end), clients on the same cores. Values are medians with half the range of the rounds; ratios are medians of the rounds' ratios,\nwith the least and the greatest. Absolute values do not carry over to other machines, ratios mostly do.\n\n",
+		r.brokers, r.began.Format("2006-01-02"), r.rounds, r.seconds, map[bool]string{true: "quick rows", false: "all rows"}[r.quick], runtime.NumCPU(), memoryGiB(), kernel(), load())
+	if r.brokers == 1 {
+		fmt.Fprintf(&b, "`client` is franz-go, `raw` replays encoded requests over two connections (8 in flight); 1M and 16K are the batch size. Kafka runs with the JVM flags and heap that it ships with.\n\n")
+	} else {
+		fmt.Fprintf(&b, "`client` is franz-go, `raw` replays encoded requests over a connection to each leader (8 in flight); 1M and 16K are the batch size, p the partitions. Three combined KRaft nodes on loopback with the\nJVM flags and heap that they ship with; only one of the two clusters runs at a time. CPU and memory are sums over the three brokers. A kill's figure is the longest time without an acknowledgement of the\npartitions that the victim led: franz-go, idempotent, metadata age 100 ms, a record to each partition every 5 ms.\n\n")
+	}
 	fmt.Fprintf(&b, "Why a row misses, and what was tried, stands in [DESIGN.md](DESIGN.md).\n\n")
 	r.goals(&b)
-	r.table(&b, "Produce: k records/s", "produce/", "k records/s", [][2]variant{{unsynced, kafka}, {synced, kafka}, {synced, flushed}})
-	r.table(&b, "Produce: broker CPU, µs per record", "produce/", "CPU µs/record", [][2]variant{{unsynced, kafka}, {synced, kafka}})
+	pairs := [][2]variant{{unsynced, kafka}, {synced, kafka}}
+	withFlushed := pairs
+	if r.brokers == 1 {
+		withFlushed = append(withFlushed, [2]variant{synced, flushed})
+	}
+	r.table(&b, "Produce: k records/s", "produce/", "k records/s", withFlushed)
+	r.table(&b, "Produce: broker CPU, µs per record", "produce/", "CPU µs/record", pairs)
 	r.table(&b, "Consume from the start, warm: k records/s", "consume/", "k records/s", [][2]variant{{synced, kafka}})
 	r.table(&b, "Consume from the start, warm: broker CPU, µs per record", "consume/", "CPU µs/record", [][2]variant{{synced, kafka}})
 	for _, q := range []string{"p50 ms", "p99 ms", "p99.9 ms"} {
-		r.table(&b, "End to end, open loop, 100 B: "+q, "e2e/", q, [][2]variant{{unsynced, kafka}, {synced, kafka}, {synced, flushed}})
+		r.table(&b, "End to end, open loop, 100 B: "+q, "e2e/", q, withFlushed)
 	}
+	r.table(&b, "A broker dies: ms to the next acknowledgement", "kill ", "ms", [][2]variant{{synced, kafka}})
 	r.table(&b, "Start, ms", "start", "ms", [][2]variant{{synced, kafka}})
 	r.table(&b, "Memory, MiB", "memory", "MiB", [][2]variant{{synced, kafka}})
 	return b.String()
@@ -123,14 +153,14 @@ func (r *results) markdown() string {
 
 // goals prints each goal with its worst row.
 func (r *results) goals(b *bytes.Buffer) {
-	fmt.Fprintf(b, "## Goals and their worst rows\n\n| goal | bound | rows that meet it | worst row | ratio there |\n|---|---|---|---|---|\n")
-	for _, g := range goals {
+	fmt.Fprintf(b, "### Goals and their worst rows\n\n| goal | bound | rows that meet it | worst row | ratio there |\n|---|---|---|---|---|\n")
+	for _, g := range goals[r.brokers] {
 		worst, worstRatio, n, met := "", math.NaN(), 0, 0
 		for _, row := range r.rows {
 			if !g.rows.MatchString(row) {
 				continue
 			}
-			ratio, _, _, ok := r.ratio(row, g.metric, g.ours, g.against)
+			ratio, _, _, ok := r.ratioTo(g.keys(row))
 			if !ok {
 				continue
 			}
@@ -153,7 +183,7 @@ func (r *results) goals(b *bytes.Buffer) {
 		if met < n {
 			count = "**" + count + "**"
 		}
-		fmt.Fprintf(b, "| %s | %s %gx | %s | %s | %s |\n", g.text, sign, g.bound, count, worst, r.ratioOf(worst, g.metric, g.ours, g.against))
+		fmt.Fprintf(b, "| %s | %s %gx | %s | %s | %s |\n", g.text, sign, g.bound, count, worst, r.ratioText(g.keys(worst)))
 	}
 	b.WriteByte('\n')
 }
@@ -176,7 +206,7 @@ func (r *results) table(b *bytes.Buffer, title, prefix, metric string, ratios []
 	if len(rows) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "## %s\n\n| row |", title)
+	fmt.Fprintf(b, "### %s\n\n| row |", title)
 	columns := 1
 	for v, of := range variants {
 		if used[variant(v)] {
@@ -231,4 +261,27 @@ func memoryGiB() float64 {
 	var kib float64
 	_, _ = fmt.Sscanf(string(b), "MemTotal: %f kB", &kib)
 	return kib / (1 << 20)
+}
+
+// writeSet puts the text of a set between its marks in a file and leaves the rest of it as it is. Without the file, or
+// without the marks in it, they are added at its end.
+func writeSet(path string, brokers int, text string) error {
+	b, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(path, []byte(replaceSet(string(b), brokers, text)), 0o644)
+}
+
+func replaceSet(file string, brokers int, text string) string {
+	if file == "" {
+		file = fmt.Sprintf("# millrace beside Apache Kafka %s\n", peer.Version)
+	}
+	begin, end := fmt.Sprintf("<!-- brokers: %d -->\n", brokers), "<!-- end -->\n"
+	block := begin + strings.TrimRight(text, "\n") + "\n" + end
+	before, rest, ok := strings.Cut(file, begin)
+	if _, after, closed := strings.Cut(rest, end); ok && closed {
+		return before + block + after
+	}
+	return strings.TrimRight(file, "\n") + "\n\n" + block
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,92 +14,112 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/integration/cluster"
 	"github.com/millrace/millrace/integration/peer"
 )
 
-// A system is one running broker.
-type system struct {
-	name    string
-	addr    string
-	pid     int
-	started time.Time
-	stop    func()
-	done    <-chan struct{}
-	output  func() string // after done
-	adm     *kadm.Client
-	client  *kgo.Client
+// A broker is one process of a system.
+type broker interface {
+	// address is where clients find it, host:port.
+	address() string
+	// tail is the end of what it printed; valid after Done.
+	tail() string
+	Pid() int
+	Start() error
+	Kill() error
+	Done() <-chan struct{}
 }
 
-// startMillrace starts our broker on an empty directory.
-func startMillrace(binary, dir string) (*system, error) {
-	addr, err := freeAddr()
+// ours and theirs are the two kinds of broker.
+type (
+	ours   struct{ *cluster.Node }
+	theirs struct{ *peer.Kafka }
+)
+
+func (o ours) address() string   { return o.Addr }
+func (o ours) tail() string      { return o.LogTail(4 << 10) }
+func (t theirs) address() string { return t.Addr }
+func (t theirs) tail() string    { return t.Output() }
+
+// A system is the brokers of one cluster: one or three.
+type system struct {
+	name    string
+	brokers []broker
+	release func() error // what else ends with it; nil for nothing
+	started time.Time
+	client  *kgo.Client
+	adm     *kadm.Client
+}
+
+// openMillrace prepares our brokers on empty directories, as shipped. Nothing runs yet.
+func openMillrace(binary, dir string, brokers int) (*system, error) {
+	// An empty GOMAXPROCS is none: the fault runs set it.
+	c, err := cluster.Open(cluster.Config{Binary: binary, Dir: filepath.Join(dir, "millrace"), Brokers: brokers, Env: []string{"GOMAXPROCS="}})
 	if err != nil {
 		return nil, err
 	}
-	http, err := freeAddr()
-	if err != nil {
-		return nil, err
-	}
-	var output bytes.Buffer
-	cmd := exec.Command(binary, "start", "--data", filepath.Join(dir, "millrace-data"), "--log-level", "warn",
-		"--set", "listeners=PLAINTEXT://"+addr, "--set", "millrace.http.listener="+http)
-	cmd.Stdout, cmd.Stderr = &output, &output
-	s := &system{name: "millrace", addr: addr, started: time.Now()}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start millrace: %w", err)
-	}
-	done := make(chan struct{})
-	go func() {
-		_ = cmd.Wait()
-		close(done)
-	}()
-	s.pid, s.done, s.output = cmd.Process.Pid, done, output.String
-	s.stop = func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		select {
-		case <-done:
-		case <-time.After(30 * time.Second):
-			_ = cmd.Process.Kill()
-			<-done
-		}
+	s := &system{name: "millrace", release: c.Close}
+	for _, n := range c.Nodes {
+		s.brokers = append(s.brokers, ours{n})
 	}
 	return s, nil
 }
 
-// startKafka starts Apache Kafka on a formatted directory.
-func startKafka(ctx context.Context, dir string) (*system, error) {
-	k, err := peer.StartKafka(ctx, dir)
+// openKafka prepares nodes of Apache Kafka on formatted directories. Nothing runs yet.
+func openKafka(ctx context.Context, dir string, brokers int) (*system, error) {
+	nodes, err := peer.FormatKafka(ctx, dir, brokers)
 	if err != nil {
 		return nil, err
 	}
-	return &system{name: "kafka", addr: k.Addr, pid: k.Pid, started: k.Started, stop: k.Close, done: k.Done(), output: k.Output}, nil
+	s := &system{name: "kafka"}
+	for _, k := range nodes {
+		s.brokers = append(s.brokers, theirs{k})
+	}
+	return s, nil
 }
 
-// serve waits for the first answer to a Metadata request that names a broker
-// and returns the time since the process was made.
-func (s *system) serve(ctx context.Context) (time.Duration, error) {
+// openSystem prepares one of the two, by its place in bench.systems.
+func openSystem(ctx context.Context, which int, binary, dir string, brokers int) (*system, error) {
+	if which == 0 {
+		return openMillrace(binary, dir, brokers)
+	}
+	return openKafka(ctx, dir, brokers)
+}
+
+// start makes the processes and waits for the first answer to a Metadata request that names all of them. It returns the
+// time since the first process was made.
+func (s *system) start(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
+	s.started = time.Now()
+	for _, b := range s.brokers {
+		if err := b.Start(); err != nil {
+			return 0, err
+		}
+	}
+	first := s.brokers[0]
 	for {
-		err := peer.AskMetadata(ctx, s.addr)
-		if err == nil {
+		n, err := peer.CountBrokers(ctx, first.address())
+		if err == nil && n >= len(s.brokers) {
 			return time.Since(s.started), s.connect()
 		}
 		select {
-		case <-s.done:
-			return 0, fmt.Errorf("%s ended at its start:\n%s", s.name, s.output())
+		case <-first.Done():
+			return 0, fmt.Errorf("%s ended at its start:\n%s", s.name, first.tail())
 		case <-ctx.Done():
-			return 0, fmt.Errorf("%s does not answer: %w", s.name, err)
+			return 0, fmt.Errorf("%s does not answer: %d brokers, %w", s.name, n, err)
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
 }
 
 func (s *system) connect() error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(s.addr), kgo.MetadataMinAge(50*time.Millisecond))
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.seeds()...), kgo.MetadataMinAge(50*time.Millisecond), kgo.ProducerLinger(0),
+		kgo.RetryBackoffFn(func(int) time.Duration { return 20 * time.Millisecond }))
 	if err != nil {
 		return err
 	}
@@ -108,24 +127,51 @@ func (s *system) connect() error {
 	return nil
 }
 
-// close stops the broker.
-func (s *system) close() {
+// seeds are the addresses of the brokers.
+func (s *system) seeds() (out []string) {
+	for _, b := range s.brokers {
+		out = append(out, b.address())
+	}
+	return out
+}
+
+// close ends the processes; their data is of no more use.
+func (s *system) close() error {
 	if s.client != nil {
 		s.client.Close()
 	}
-	s.stop()
+	var errs []error
+	for _, b := range s.brokers {
+		errs = append(errs, b.Kill())
+	}
+	if s.release != nil {
+		errs = append(errs, s.release())
+	}
+	return errors.Join(errs...)
 }
 
-// create makes a topic and waits until its partitions have leaders.
+// create makes a topic with a replica on each broker, all but one of which must have a record, and waits until its
+// partitions have leaders and all replicas in step. The cluster may still be starting.
 func (s *system) create(ctx context.Context, topic string, partitions int, configs map[string]string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	values := map[string]*string{"file.delete.delay.ms": kadm.StringPtr("1000")}
+	if len(s.brokers) > 1 {
+		values["min.insync.replicas"] = kadm.StringPtr(strconv.Itoa(len(s.brokers) - 1))
+	}
 	for k, v := range configs {
 		values[k] = &v
 	}
-	if _, err := s.adm.CreateTopic(ctx, int32(partitions), 1, values, topic); err != nil {
-		return fmt.Errorf("create topic %s at %s: %w", topic, s.name, err)
+	for {
+		_, err := s.adm.CreateTopic(ctx, int32(partitions), int16(len(s.brokers)), values, topic)
+		if err == nil || errors.Is(err, kerr.TopicAlreadyExists) { // after an answer that said otherwise
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("create topic %s at %s: %w", topic, s.name, err)
+		case <-time.After(5 * time.Millisecond):
+		}
 	}
 	for {
 		m, err := s.adm.Metadata(ctx, topic)
@@ -133,7 +179,7 @@ func (s *system) create(ctx context.Context, topic string, partitions int, confi
 			t := m.Topics[topic]
 			ready := 0
 			for _, p := range t.Partitions {
-				if p.Err == nil && p.Leader >= 0 {
+				if p.Err == nil && p.Leader >= 0 && len(p.ISR) == len(s.brokers) {
 					ready++
 				}
 			}
@@ -160,19 +206,33 @@ func (s *system) remove(ctx context.Context, topic string) error {
 	return err
 }
 
-// cpu is the CPU time of the process so far, in all its threads.
-func (s *system) cpu() (time.Duration, error) {
-	var ts unix.Timespec
-	clock := int32(^s.pid<<3 | 2) // the kernel's CPU clock of that process, as scheduled: utime and stime to the ns
-	if err := unix.ClockGettime(clock, &ts); err != nil {
-		return 0, fmt.Errorf("read the CPU clock of %s: %w", s.name, err)
+// cpu is the CPU time of the processes so far, in all their threads.
+func (s *system) cpu() (sum time.Duration, err error) {
+	for _, b := range s.brokers {
+		var ts unix.Timespec
+		clock := int32(^b.Pid()<<3 | 2) // the kernel's CPU clock of that process, as scheduled: utime and stime to the ns
+		if err := unix.ClockGettime(clock, &ts); err != nil {
+			return 0, fmt.Errorf("read the CPU clock of %s: %w", s.name, err)
+		}
+		sum += time.Duration(ts.Nano())
 	}
-	return time.Duration(ts.Nano()), nil
+	return sum, nil
 }
 
-// memory reads a field of /proc/PID/status in MiB: VmRSS, VmHWM.
-func (s *system) memory(field string) (float64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.pid))
+// memory is the sum over the processes of a field of /proc/PID/status in MiB: VmRSS, VmHWM.
+func (s *system) memory(field string) (sum float64, err error) {
+	for _, b := range s.brokers {
+		mib, err := memoryOf(b.Pid(), field)
+		if err != nil {
+			return 0, fmt.Errorf("read the memory of %s: %w", s.name, err)
+		}
+		sum += mib
+	}
+	return sum, nil
+}
+
+func memoryOf(pid int, field string) (float64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
@@ -182,7 +242,7 @@ func (s *system) memory(field string) (float64, error) {
 			return kib / 1024, err
 		}
 	}
-	return 0, fmt.Errorf("no %s in the status of %s", field, s.name)
+	return 0, fmt.Errorf("no %s in the status of process %d", field, pid)
 }
 
 // outcome is what a bench command prints, as far as it is used here.
@@ -201,7 +261,7 @@ type outcome struct {
 func (s *system) drive(ctx context.Context, binary string, args ...string) (outcome, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, append([]string{"bench"}, append(args, "-b", s.addr, "--format", "json", "--quiet")...)...)
+	cmd := exec.CommandContext(ctx, binary, append([]string{"bench"}, append(args, "-b", strings.Join(s.seeds(), ","), "--format", "json", "--quiet")...)...)
 	var out, talk bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &talk
 	before, err := s.cpu()
@@ -223,13 +283,4 @@ func (s *system) drive(ctx context.Context, binary string, args ...string) (outc
 		return o, 0, errors.New("nothing was measured")
 	}
 	return o, after - before, nil
-}
-
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+)
+
+// kept is what a file of values holds: the rounds of each set, by its number of brokers.
+type kept map[string]*keptSet
+
+type keptSet struct {
+	Rounds int         `json:"rounds"`
+	Values []keptValue `json:"values"` // in the order of the rows
+}
+
+// keptValue is one measured value, one of each round.
+type keptValue struct {
+	Row     string    `json:"row"`
+	Variant string    `json:"variant"`
+	Metric  string    `json:"metric"`
+	Values  []float64 `json:"values"`
+}
+
+// readKept reads the file, which need not exist.
+func readKept(path string) (kept, error) {
+	k := kept{}
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return k, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(b, &k); err != nil {
+		return nil, fmt.Errorf("read the values of earlier rounds in %s: %w", path, err)
+	}
+	return k, nil
+}
+
+// load takes the values of earlier rounds.
+func (r *results) load() error {
+	if r.keep == "" {
+		return nil
+	}
+	k, err := readKept(r.keep)
+	if err != nil {
+		return err
+	}
+	set := k[strconv.Itoa(r.brokers)]
+	if set == nil {
+		return nil
+	}
+	r.rounds = set.Rounds
+	for _, value := range set.Values {
+		v, err := variantNamed(value.Variant)
+		if err != nil {
+			return err
+		}
+		for _, x := range value.Values {
+			r.add(value.Row, v, value.Metric, x)
+		}
+	}
+	return nil
+}
+
+// save writes all values, those of earlier rounds too.
+func (r *results) save() error {
+	if r.keep == "" {
+		return nil
+	}
+	k, err := readKept(r.keep)
+	if err != nil {
+		return err
+	}
+	set := &keptSet{Rounds: r.rounds}
+	for _, of := range r.order {
+		set.Values = append(set.Values, keptValue{of.row, variants[of.variant].name, of.metric, r.values[of]})
+	}
+	k[strconv.Itoa(r.brokers)] = set
+	b, err := json.MarshalIndent(k, "", "\t")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(r.keep, append(b, '\n'), 0o644)
+}
+
+func variantNamed(name string) (variant, error) {
+	for v, of := range variants {
+		if of.name == name {
+			return variant(v), nil
+		}
+	}
+	return 0, fmt.Errorf("no variant %q", name)
+}
