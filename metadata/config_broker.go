@@ -115,6 +115,7 @@ func brokerConfigTable() []*ConfigKey {
 		intKey("leader.imbalance.per.broker.percentage", 10, "How uneven leaders may be."),
 		intKey("broker.session.timeout.ms", 9000, "After how long of silence a broker is fenced.").ms(),
 		intKey("millrace.quorum.size", 3, "How many brokers vote in the raft quorum.").oneOf("1", "3", "5"),
+		longKey("millrace.metadata.snapshot.entries", 4096, "After how many entries the metadata log is snapshotted; as many stay behind the snapshot.").atLeast(1),
 		stringKey("millrace.gossip.listener", ":9094", "The address of gossip, TCP and UDP."),
 		passwordKey("millrace.gossip.key", "The key that encrypts gossip."),
 		intKey("millrace.bootstrap.expect", 0, "How many empty brokers form a new cluster together; 0 only ever joins when millrace.join is set.").atLeast(0),

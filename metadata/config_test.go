@@ -51,7 +51,7 @@ var uxKeys = map[string]string{
 	"sasl.enabled.mechanisms": "", "sasl.oauthbearer.jwks.endpoint.url": "", "super.users": "", "allow.everyone.if.no.acl.found": "false",
 	"num.network.threads": "3", "num.io.threads": "8", "background.threads": "10", "socket.send.buffer.bytes": "102400", "socket.receive.buffer.bytes": "102400",
 	"remote.log.storage.system.enable": "false", "log.local.retention.ms": "-2", "log.local.retention.bytes": "-2",
-	"millrace.join": "", "millrace.bootstrap.expect": "0", "millrace.quorum.size": "3",
+	"millrace.join": "", "millrace.bootstrap.expect": "0", "millrace.quorum.size": "3", "millrace.metadata.snapshot.entries": "4096",
 	"millrace.gossip.listener": ":9094", "millrace.gossip.key": "",
 	"millrace.http.listener": ":9644", "millrace.http.auth": "none",
 	"millrace.balancer.mode": "node-change", "millrace.balancer.throttle.bytes.per.sec": "52428800", "millrace.balancer.grace.ms": "600000",

@@ -1,6 +1,9 @@
 package metadata
 
-import "iter"
+import (
+	"crypto/sha256"
+	"iter"
+)
 
 // Image is the cluster's metadata after one committed command: immutable, safe for any number of readers, and a prefix
 // of the one log that all brokers share (I13). Nothing reachable from an Image may be written to, by anyone.
@@ -12,6 +15,10 @@ type Image struct {
 
 // Version is the Raft index of the last entry that is part of this Image. It never goes back on one Store.
 func (im *Image) Version() uint64 { return im.version }
+
+// Hash is equal on all brokers whose Image has the same Version, however they came to it: by replay or by a snapshot (I14).
+// It costs as much as writing a snapshot.
+func (im *Image) Hash() [sha256.Size]byte { return stateHash(im.st, im.version) }
 
 // ClusterID is the id minted when the cluster was formed; "" until then.
 func (im *Image) ClusterID() string { return im.st.clusterID }

@@ -111,7 +111,7 @@ func Default() Config {
 		SessionTimeout:          9 * time.Second,
 		HeartbeatInterval:       2 * time.Second,
 		SnapshotEntries:         4096,
-		SnapshotInterval:        30 * time.Second,
+		SnapshotInterval:        5 * time.Second,
 		TrailingEntries:         4096,
 		BallastBytes:            8 << 20,
 	}

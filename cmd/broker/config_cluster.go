@@ -16,6 +16,8 @@ import (
 // in controller.quorum.voters and controller.quorum.bootstrap.servers.
 func (c *Config) setCluster(s *Settings, o Options) error {
 	c.Metadata.QuorumSize = int(s.number("millrace.quorum.size"))
+	c.Metadata.SnapshotEntries = uint64(s.number("millrace.metadata.snapshot.entries"))
+	c.Metadata.TrailingEntries = c.Metadata.SnapshotEntries
 	c.Metadata.HeartbeatInterval = s.duration("broker.heartbeat.interval.ms")
 	c.Metadata.SessionTimeout = s.duration("broker.session.timeout.ms")
 	if c.Metadata.HeartbeatInterval > c.Metadata.SessionTimeout/2 {

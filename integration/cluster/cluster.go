@@ -103,6 +103,9 @@ func (c *Cluster) add() error {
 	}
 	at := func(i int) string { return net.JoinHostPort(host, strconv.Itoa(ports[i])) }
 	n.Listener, n.Peer, n.Gossip, n.HTTP = at(0), at(1), at(2), at(3)
+	if c.network != nil {
+		n.HTTP = net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[3])) // the admin API answers its own machine only
+	}
 	n.Addr = n.Listener
 	if c.cfg.ClientProxy {
 		own := "127.0.0.1"

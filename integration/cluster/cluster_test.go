@@ -67,6 +67,13 @@ func TestProcess(t *testing.T) {
 	require.NoError(t, n.Start())
 	require.NoError(t, n.Serves(ctx, 1))
 
+	v, err := n.Vitals(ctx)
+	require.NoError(t, err)
+	require.Greater(t, v.Goroutines, 10)
+	require.Greater(t, v.Sockets, 1, "listeners are sockets")
+	require.Greater(t, v.ResidentBytes, int64(1<<20))
+	_, err = n.Get(ctx, "/nothing")
+	require.ErrorContains(t, err, "404")
 	require.NoError(t, n.Pause())
 	require.True(t, n.Paused())
 	require.NoError(t, poll(ctx, nil, func() error {

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/integration/check"
+	"github.com/millrace/millrace/integration/cluster"
 )
 
 func TestRecordValues(t *testing.T) {
@@ -121,6 +122,18 @@ func TestChoose(t *testing.T) {
 	}
 	for _, s := range mutants {
 		require.NotNil(t, s.script, s.name)
+	}
+}
+
+// I20: what a broker holds beyond its room fails the run, each figure by itself.
+func TestGrown(t *testing.T) {
+	base := cluster.Vitals{Goroutines: 100, Sockets: 20, ResidentBytes: 60 << 20}
+	require.NoError(t, grown(base, base))
+	require.NoError(t, grown(base, cluster.Vitals{Goroutines: 100 + roomGoroutines, Sockets: 20 + roomSockets, ResidentBytes: (60 + roomResidentMiB) << 20}))
+	for what, now := range map[string]cluster.Vitals{
+		"goroutines": {Goroutines: 101 + roomGoroutines}, "sockets": {Sockets: 21 + roomSockets}, "deleted files": {Deleted: 1}, "memory": {ResidentBytes: (61 + roomResidentMiB) << 20},
+	} {
+		require.ErrorContains(t, grown(base, now), what)
 	}
 }
 

@@ -93,6 +93,10 @@ func (r *run) execute(ctx context.Context, s *scenario, length time.Duration) (r
 	if err := r.open(ctx, s); err != nil {
 		return nil, err
 	}
+	base, err := r.vitals(ctx)
+	if err != nil {
+		return nil, err
+	}
 	if s.script != nil {
 		r.remark("script")
 		if err := s.script(ctx, r); err != nil {
@@ -118,6 +122,9 @@ func (r *run) execute(ctx context.Context, s *scenario, length time.Duration) (r
 	r.remark("read everything")
 	r.reread(ctx)
 	r.endReaders()
+	r.remark("compare the metadata")
+	r.compareStates(ctx)
+	r.backAtBase(ctx, base)
 	r.remark("dump the files")
 	r.dumpFiles()
 	if err := r.history.Close(); err != nil {
@@ -153,7 +160,7 @@ func (r *run) rounds(ctx context.Context, s *scenario, length time.Duration) {
 func (r *run) open(ctx context.Context, s *scenario) error {
 	cfg := cluster.Config{
 		Binary: r.binary, Dir: filepath.Join(r.dir, "brokers"), Brokers: r.brokers, MemoryMiB: r.memoryMiB, ClientProxy: s.proxy,
-		Set: append([]string{"auto.create.topics.enable=false"}, s.set...),
+		Set: append([]string{"auto.create.topics.enable=false", "millrace.metadata.snapshot.entries=50"}, s.set...),
 	}
 	if r.mutant != "" {
 		cfg.Env = append(cfg.Env, "MILLRACE_MUTANT="+r.mutant)

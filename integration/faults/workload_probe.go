@@ -38,6 +38,9 @@ func (r *run) probe(n *cluster.Node) {
 			f, timestamp = check.LogStart, -2
 		}
 		r.probeOnce(process, n, cl, f, timestamp)
+		if i%5 == 4 {
+			_, _ = r.state(r.reading, n) // a broker that is down has none
+		}
 	}
 }
 

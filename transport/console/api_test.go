@@ -193,6 +193,19 @@ func TestAdminIsForLoopback(t *testing.T) {
 	require.Len(t, f.orders, orders+1, "a refused request did something")
 }
 
+// I14: a broker says which state it has applied, and two that have the same say the same.
+func TestMetadataState(t *testing.T) {
+	s, _ := testServer(t, nil)
+	state := ask[MetadataState](t, s, 200, "GET /v1/metadata")
+	require.Equal(t, int32(1), state.Broker)
+	require.Equal(t, int64(42), state.Index)
+	require.Len(t, state.Hash, 64)
+	other, _ := testServer(t, nil)
+	require.Equal(t, state, ask[MetadataState](t, other, 200, "GET /v1/metadata"))
+	other, _ = testServer(t, threeBrokers(func(_ []*metadata.Broker, orders, _ *metadata.Topic) { orders.Partitions[1].LeaderEpoch++ }))
+	require.NotEqual(t, state.Hash, ask[MetadataState](t, other, 200, "GET /v1/metadata").Hash)
+}
+
 // Before the parts are open, and after, the answer is 503 with what the broker is doing.
 func TestAdminBeforeReady(t *testing.T) {
 	s, _ := testServer(t, nil)

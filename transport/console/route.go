@@ -49,6 +49,7 @@ var routes = []route{
 	{"GET", "/v1/brokers/{broker}/decommission", "What decommissioning would do, or how far it is.", nil, nil, Decommission{}, getDecommission},
 	{"POST", "/v1/brokers/{broker}/decommission", "Begin to move all replicas away from a broker, so that it can go for good.", nil, nil, Decommission{}, postDecommission},
 	{"POST", "/v1/brokers/{broker}/recommission", "Take a decommission back.", nil, nil, Decommission{}, postRecommission},
+	{"GET", "/v1/metadata", "What this broker has applied of the metadata.", nil, nil, MetadataState{}, getMetadata},
 	{"GET", "/v1/quorum", "The Raft quorum.", nil, nil, QuorumStatus{}, getQuorum},
 	{"POST", "/v1/quorum/voters", "Make a broker a voter.", nil, QuorumOrder{}, QuorumStatus{}, postVoter},
 	{"DELETE", "/v1/quorum/voters/{broker}", "Take a broker out of the quorum.", nil, nil, QuorumStatus{}, deleteVoter},
