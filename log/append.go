@@ -212,12 +212,13 @@ func (l *Log) stage(leaderEpoch int32, sets []Set, i int, out []Appended, full b
 	return nil
 }
 
-// Replicate appends sets as a follower: batches as the leader sent them, whose checksums fit, whose base offsets follow
-// the end of the log without a gap, whose leader epochs do not fall (I19, R21). Sets before a bad one are appended.
+// Replicate appends sets as a follower of the leader of leaderEpoch: batches as that sent them, whose checksums fit, whose
+// base offsets follow the end of the log without a gap, whose leader epochs neither fall nor are above that of the leader,
+// which no checksum covers (I19, R21). Sets before a bad one are appended.
 // Errors: ErrInvalidBatch, ErrUnexpectedOffset, ErrStaleEpoch, ErrNoSpace, ErrCorrupt, ErrClosed, ErrPoisoned.
-func (l *Log) Replicate(sets []Set) error {
+func (l *Log) Replicate(leaderEpoch int32, sets []Set) error {
 	l.w.Lock()
-	appended, err := l.replicateSets(sets)
+	appended, err := l.replicateSets(leaderEpoch, sets)
 	l.run.release()
 	l.w.Unlock()
 	if appended {
@@ -226,7 +227,7 @@ func (l *Log) Replicate(sets []Set) error {
 	return err
 }
 
-func (l *Log) replicateSets(sets []Set) (appended bool, err error) {
+func (l *Log) replicateSets(leaderEpoch int32, sets []Set) (appended bool, err error) {
 	if err := l.usable(); err != nil {
 		return false, err
 	}
@@ -241,7 +242,7 @@ func (l *Log) replicateSets(sets []Set) (appended bool, err error) {
 	run.begin(0, end, 0)
 	var bad error
 	for i := range sets {
-		if bad, err = l.stageReplica(sets[i], &lastEpoch, now); bad != nil || err != nil {
+		if bad, err = l.stageReplica(leaderEpoch, sets[i], &lastEpoch, now); bad != nil || err != nil {
 			break
 		}
 	}
@@ -258,7 +259,7 @@ func (l *Log) replicateSets(sets []Set) (appended bool, err error) {
 }
 
 // stageReplica adds a replicated set to the run. bad concerns this set, err the log.
-func (l *Log) stageReplica(set Set, lastEpoch *int32, now int64) (bad, err error) {
+func (l *Log) stageReplica(leaderEpoch int32, set Set, lastEpoch *int32, now int64) (bad, err error) {
 	run := &l.run
 	first, next, epoch := len(run.headers), run.next, *lastEpoch
 	for rest := set.Records; len(rest) > 0; {
@@ -277,6 +278,10 @@ func (l *Log) stageReplica(set Set, lastEpoch *int32, now int64) (bad, err error
 		}
 		if h.LeaderEpoch < epoch {
 			bad = fmt.Errorf("%s: replicate at %d: %w: batch has %d, last is %d", l, next, ErrStaleEpoch, h.LeaderEpoch, epoch)
+			break
+		}
+		if h.LeaderEpoch > leaderEpoch {
+			bad = fmt.Errorf("%s: replicate at %d: %w: batch has leader epoch %d, its leader %d", l, next, ErrInvalidBatch, h.LeaderEpoch, leaderEpoch)
 			break
 		}
 		run.headers = append(run.headers, h)

@@ -14,7 +14,7 @@
 //	<dir>/wal/N                      the write-ahead log
 //	<dir>/<topic>-<partition>/
 //	    millrace.state               topic id, log id, start offset, recovery point, cut, sealed segments; CRC
-//	    partition.metadata           the topic id, as Kafka writes it
+//	    partition.metadata           the topic id, as Kafka writes it, and a checksum
 //	    leader-epoch-checkpoint      leader epochs and their start offsets, as Kafka writes it
 //	    %020d.log                    record batches v2, the only source of truth about records
 //	    %020d.index                  offset index: 4 bytes relative last offset, 4 bytes position

@@ -3,9 +3,12 @@ package log
 import (
 	"bytes"
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"sort"
 	"strconv"
+
+	"github.com/millrace/millrace/log/record"
 )
 
 // epochStart says that leaderEpoch begins at start: the first offset that may carry it, which is the end of the log at
@@ -97,8 +100,21 @@ func (e *epochs) at(offset int64) int32 {
 	return e.list[i-1].leaderEpoch
 }
 
+// epochsSum begins the last line of the file, behind what Kafka's format has: the CRC-32C of all lines above it. A file
+// without it, of an earlier version or of Kafka's, is believed as it is.
+const epochsSum = "#crc32c "
+
+// fits checks the leader epoch of a batch against the cache: like the base offset, it is covered by no checksum, and a
+// follower takes it over (L9). What begins before the cache does cannot be judged.
+func fits(list []epochStart, h *record.Header) error {
+	if known := (&epochs{list: list}).at(h.BaseOffset); known >= 0 && known != h.LeaderEpoch {
+		return fmt.Errorf("%w: the batch at offset %d has leader epoch %d, the log has %d there", ErrCorrupt, h.BaseOffset, h.LeaderEpoch, known)
+	}
+	return nil
+}
+
 // encodeEpochs writes Kafka's leader-epoch-checkpoint: a version 0, the number of entries, then an epoch and its start
-// per line.
+// per line; and our checksum, for one flipped bit of a digit makes another epoch (L7, I19).
 func encodeEpochs(list []epochStart) []byte {
 	b := strconv.AppendInt([]byte("0\n"), int64(len(list)), 10)
 	b = append(b, '\n')
@@ -108,13 +124,20 @@ func encodeEpochs(list []epochStart) []byte {
 		b = strconv.AppendInt(b, e.start, 10)
 		b = append(b, '\n')
 	}
-	return b
+	return append(strconv.AppendUint(append(b, epochsSum...), uint64(crc32.Checksum(b, castagnoli)), 10), '\n')
 }
 
 // decodeEpochs reads a leader-epoch-checkpoint. Errors match ErrCorrupt: the file is rebuilt.
 func decodeEpochs(b []byte) ([]epochStart, error) {
 	bad := func(format string, args ...any) ([]epochStart, error) {
 		return nil, fmt.Errorf("%w: %s: %s", ErrCorrupt, epochsName, fmt.Sprintf(format, args...))
+	}
+	if i := bytes.LastIndex(b, []byte("\n"+epochsSum)) + 1; i > 0 {
+		sum, err := strconv.ParseUint(string(bytes.TrimSuffix(b[i+len(epochsSum):], []byte("\n"))), 10, 32)
+		if err != nil || uint32(sum) != crc32.Checksum(b[:i], castagnoli) {
+			return bad("the checksum does not fit")
+		}
+		b = b[:i]
 	}
 	lines := bytes.Split(bytes.TrimSuffix(b, []byte("\n")), []byte("\n"))
 	if len(lines) < 2 || string(lines[0]) != "0" {

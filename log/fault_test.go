@@ -312,7 +312,7 @@ func TestFreeSpaceReserve(t *testing.T) {
 	d.Tick(now.Add(time.Second)) // notices
 	require.ErrorIs(t, appendErr(t, l, 0, sequenced(7, 0, 2, 1)), ErrNoSpace)
 	require.True(t, appendOne(t, l, 0, sequenced(7, 0, 0, 1)).Duplicate)
-	require.ErrorIs(t, l.Replicate([]Set{{Records: plainBatch(1, 1)}}), ErrNoSpace)
+	require.ErrorIs(t, l.Replicate(1<<30, []Set{{Records: plainBatch(1, 1)}}), ErrNoSpace)
 	mem.SetCapacity(4 << 20)
 	appendOne(t, l, 0, sequenced(7, 0, 2, 1))
 }

@@ -36,14 +36,14 @@ func TestReplicate(t *testing.T) {
 				"cut":       func(b []byte) []byte { return b[:len(b)-1] },
 				"a garbage": func([]byte) []byte { return []byte("garbage") },
 			} {
-				require.ErrorIs(t, follower.Replicate([]Set{{Records: damage(bytes.Clone(p))}}), ErrInvalidBatch, name)
+				require.ErrorIs(t, follower.Replicate(1<<30, []Set{{Records: damage(bytes.Clone(p))}}), ErrInvalidBatch, name)
 			}
 			gap := record.Batch(bytes.Clone(p))
 			gap.SetBaseOffset(gap.BaseOffset() + 1)
-			require.ErrorIs(t, follower.Replicate([]Set{{Records: gap}}), ErrUnexpectedOffset)
+			require.ErrorIs(t, follower.Replicate(1<<30, []Set{{Records: gap}}), ErrUnexpectedOffset)
 			at := follower.EndOffset()
-			require.NoError(t, follower.Replicate([]Set{{Records: bytes.Clone(p)}}))
-			require.ErrorIs(t, follower.Replicate([]Set{{Records: p}}), ErrUnexpectedOffset, "not twice")
+			require.NoError(t, follower.Replicate(1<<30, []Set{{Records: bytes.Clone(p)}}))
+			require.ErrorIs(t, follower.Replicate(1<<30, []Set{{Records: p}}), ErrUnexpectedOffset, "not twice")
 			require.Greater(t, follower.EndOffset(), at)
 		}
 		require.Equal(t, concat(readAll(t, leader, 0, end, 1<<20)), concat(readAll(t, follower, 0, end, 1<<20)))
@@ -52,7 +52,7 @@ func TestReplicate(t *testing.T) {
 		old := record.Batch(plainBatch(1, 1))
 		old.SetBaseOffset(end)
 		old.SetLeaderEpoch(1)
-		require.ErrorIs(t, follower.Replicate([]Set{{Records: old}}), ErrStaleEpoch)
+		require.ErrorIs(t, follower.Replicate(1<<30, []Set{{Records: old}}), ErrStaleEpoch)
 		require.ErrorIs(t, leader.Append(1, []Set{{Records: plainBatch(1, 1)}}, make([]Appended, 1)), ErrStaleEpoch)
 		waitDurable(t, follower, end)
 
@@ -62,7 +62,7 @@ func TestReplicate(t *testing.T) {
 		b.SetBaseOffset(end + 5)
 		a.SetLeaderEpoch(9)
 		b.SetLeaderEpoch(9)
-		require.ErrorIs(t, follower.Replicate([]Set{{Records: a}, {Records: b}}), ErrUnexpectedOffset)
+		require.ErrorIs(t, follower.Replicate(1<<30, []Set{{Records: a}, {Records: b}}), ErrUnexpectedOffset)
 		require.Equal(t, end+1, follower.EndOffset())
 		require.Equal(t, int32(9), follower.LastEpoch())
 	})

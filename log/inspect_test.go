@@ -30,7 +30,7 @@ func TestKafkaFormats(t *testing.T) {
 		return b
 	}
 	require.Equal(t, "version: 0\ntopic_id: EjRWeJq83vABAgMEBQYH_w\n", string(file("partition.metadata")))
-	require.Equal(t, "0\n2\n2 40\n3 46\n", string(file("leader-epoch-checkpoint")))
+	require.Equal(t, "0\n2\n2 40\n3 46\n#crc32c 2988472662\n", string(file("leader-epoch-checkpoint")))
 
 	// A batch of two records of 30 bytes is 61 + 2*(1+1+1+1+1+1+1+30+1) = 137 bytes: two per segment. The second gets
 	// an entry because 137 > 100 bytes lie before it.

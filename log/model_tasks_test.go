@@ -178,7 +178,7 @@ func (w *world) replicate(inc *incarnation) {
 		b.next -= b.base
 		inc.maybe = append(inc.maybe, b)
 	}
-	err := inc.log.Replicate(sets)
+	err := inc.log.Replicate(1<<30, sets)
 	switch {
 	case err == nil:
 		inc.batches = append(inc.batches, batches...)

@@ -148,7 +148,7 @@ func (l *Log) read(from, limit int64, maxBytes int, minOne bool) (Slice, error) 
 		l.mu.Unlock()
 		return Slice{}, fmt.Errorf("read %s: %w", l, l.mu.closed)
 	}
-	start, end, segments := l.mu.start, l.mu.end, l.mu.segments
+	start, end, segments, epochList := l.mu.start, l.mu.end, l.mu.segments, l.mu.epochs.list
 	if from < start || from > end {
 		l.mu.Unlock()
 		return Slice{}, outOfRange(l, from, start, end)
@@ -184,7 +184,7 @@ func (l *Log) read(from, limit int64, maxBytes int, minOne bool) (Slice, error) 
 			return Slice{}, err
 		}
 	}
-	s, err := l.readSegment(&v, h, from, limit, maxBytes, minOne)
+	s, err := l.readSegment(&v, h, epochList, from, limit, maxBytes, minOne)
 	if err != nil || s.length == 0 {
 		l.dir.files.release(h)
 		return Slice{}, err
@@ -197,10 +197,13 @@ func outOfRange(l *Log, from, start, end int64) error {
 }
 
 // readSegment finds the slice in one segment.
-func (l *Log) readSegment(v *view, h *handle, from, limit int64, maxBytes int, minOne bool) (Slice, error) {
+func (l *Log) readSegment(v *view, h *handle, epochList []epochStart, from, limit int64, maxBytes int, minOne bool) (Slice, error) {
 	first, position, err := l.locate(v, h, from)
 	if err != nil {
 		return Slice{}, err
+	}
+	if err := fits(epochList, &first); err != nil {
+		return Slice{}, fmt.Errorf("%w: read segment %d: %w", errSuspect, v.seg.base, err)
 	}
 	if first.BaseOffset >= limit || first.NextOffset() > limit {
 		return Slice{}, nil
@@ -462,7 +465,7 @@ func (l *Log) truncateFile(ref *fileRef, size int64) error {
 }
 
 // ReadChecked is Read for bytes that somebody else found damaged, who received them from here: it checks the checksum
-// of every batch it returns. Damage takes the partition offline (L9).
+// and the leader epoch of every batch it returns. Damage takes the partition offline (L9).
 func (l *Log) ReadChecked(from, limit int64, maxBytes int, minOne bool) (Slice, error) {
 	cuts := l.cuts.Load()
 	s, err := l.Read(from, limit, maxBytes, minOne)
@@ -471,7 +474,7 @@ func (l *Log) ReadChecked(from, limit int64, maxBytes int, minOne bool) (Slice, 
 	}
 	b := make([]byte, s.Len())
 	if _, err = s.ReadAt(b, 0); err == nil {
-		err = checkBatches(b, s.BaseOffset())
+		err = checkBatches(b, s.BaseOffset(), l.epochStarts())
 	}
 	if err == nil {
 		return s, nil
@@ -483,11 +486,22 @@ func (l *Log) ReadChecked(from, limit int64, maxBytes int, minOne bool) (Slice, 
 	return Slice{}, l.markCorrupt(err)
 }
 
-func checkBatches(b []byte, at int64) error {
+// epochStarts returns the leader-epoch cache, which nobody changes.
+func (l *Log) epochStarts() []epochStart {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.epochs.list
+}
+
+func checkBatches(b []byte, at int64, epochList []epochStart) error {
 	for len(b) > 0 {
 		batch, rest, err := record.Next(b)
 		if err == nil {
 			err = batch.Check()
+		}
+		if err == nil {
+			h := batch.Header()
+			err = fits(epochList, &h)
 		}
 		if err != nil {
 			return fmt.Errorf("batch at %d: %w", at, err)

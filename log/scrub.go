@@ -39,7 +39,7 @@ func (d *Dir) scrub(logs []*Log) {
 		switch {
 		case isGone(err):
 			s.skip(l, seg) // deleted meanwhile
-		case errors.Is(err, errTorn):
+		case errors.Is(err, errTorn), errors.Is(err, ErrCorrupt):
 			_ = l.markCorrupt(fmt.Errorf("scrub segment %d: %w", seg.base, err))
 			s.skip(l, seg)
 		case err != nil:
@@ -92,7 +92,7 @@ func (s *scrubber) skip(l *Log, seg *segment) {
 func (l *Log) scrubSegment(seg *segment, s *scrubber, limit int64) (int64, error) {
 	cuts := s.cuts // from before the size was read: a truncation in between must be noticed
 	l.mu.Lock()
-	size := seg.size
+	size, epochList := seg.size, l.mu.epochs.list
 	l.mu.Unlock()
 	h, err := l.dir.files.acquire(&seg.log)
 	if err != nil {
@@ -103,6 +103,10 @@ func (l *Log) scrubSegment(seg *segment, s *scrubber, limit int64) (int64, error
 	for scan.pos-s.position < limit {
 		b, err := scan.next()
 		s.buf = scan.buf
+		if b != nil {
+			header := b.Header()
+			err = fits(epochList, &header)
+		}
 		if err != nil {
 			if cuts%2 == 1 || l.cuts.Load() != cuts {
 				err = errGone // truncated under us: what was read may be anything

@@ -1,11 +1,13 @@
 package log
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace/millrace/log/record"
 	"github.com/millrace/millrace/log/vfs"
 )
 
@@ -47,6 +49,69 @@ func TestScrubberFindsRot(t *testing.T) {
 	require.ErrorIs(t, err, ErrCorrupt)
 	appendOne(t, other, 0, plainBatch(1, 100))
 	round() // goes on behind the corrupt one
+}
+
+// TestRotInLeaderEpoch: no checksum covers the leader epoch in a batch header, so it is compared with the log's own
+// knowledge: a read that begins at such a batch, one that looks at every batch and the scrubber find it, and a follower
+// takes none that is above its leader's (L9, I19; S7 seed 5107).
+func TestRotInLeaderEpoch(t *testing.T) {
+	for name, find := range map[string]func(d *Dir, l *Log) error{
+		"read":    func(_ *Dir, l *Log) error { _, err := l.Read(22, 60, 1000, true); return err },
+		"checked": func(_ *Dir, l *Log) error { _, err := l.ReadChecked(20, 60, 1000, true); return err },
+		"scrubber": func(d *Dir, l *Log) error {
+			for now := time.Now(); d.tick.scrub.rounds < 2; now = now.Add(time.Second) {
+				d.Tick(now)
+			}
+			return l.Corrupt()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fsys := vfs.NewMem(1)
+			cfg := testConfig(mode{}, fsys)
+			cfg.ScrubBytes = 2000
+			d := openDir(t, cfg)
+			defer d.Close()
+			l := createLog(t, d, Settings{FlushAck: true, SegmentBytes: 1000})
+			for i := range 60 {
+				appendOne(t, l, int32(i/15), plainBatch(1, 100))
+			}
+			d.syncer.waitAdvanced()
+			s, err := l.Read(22, 23, 1, true)
+			require.NoError(t, err)
+			good := sliceBytes(t, s)
+			_, at := s.File()
+			path := s.handle.ref.path
+			s.Release()
+			fsys.Flip(path, at+15, 6) // epoch 1 becomes 65
+			require.ErrorIs(t, find(d, l), ErrCorrupt)
+			require.ErrorIs(t, l.Corrupt(), ErrCorrupt)
+
+			follower, err := d.Create("zeta", testID(2), 1, 22, Settings{})
+			require.NoError(t, err)
+			bad := record.Batch(bytes.Clone(good))
+			bad.SetLeaderEpoch(65)
+			require.ErrorIs(t, follower.Replicate(3, []Set{{Records: bad}}), ErrInvalidBatch)
+			require.NoError(t, follower.Replicate(3, []Set{{Records: good}}))
+		})
+	}
+}
+
+// TestEpochFileRot: a flipped bit in the epoch file, wherever it is, makes no other epochs: the file is refused, and
+// rebuilt from the batches (L7).
+func TestEpochFileRot(t *testing.T) {
+	list := []epochStart{{2, 40}, {3, 46}, {17, 1234}}
+	file := encodeEpochs(list)
+	for i := range 8 * len(file) {
+		rotten := bytes.Clone(file)
+		rotten[i/8] ^= 1 << (i % 8)
+		got, err := decodeEpochs(rotten)
+		if err == nil {
+			require.Equal(t, list, got, "bit %d", i)
+		}
+	}
+	got, err := decodeEpochs([]byte("0\n1\n2 40\n"))
+	require.NoError(t, err, "as Kafka writes it")
+	require.Equal(t, list[:1], got)
 }
 
 // TestFlushAckSwitchedOn: the records from before become durable without another append (wal.md 5).

@@ -64,7 +64,7 @@ func (p *Partition) follow(now Instant, ev *FetchResponse, records []byte, owner
 	for _, a := range p.mu.following {
 		switch a.Kind {
 		case ActionReplicate:
-			p.replicate(now, records, owner)
+			p.replicate(now, a.LeaderEpoch, records, owner)
 		case ActionTruncate, ActionReset:
 			p.cut(now, a)
 		default:
@@ -74,9 +74,9 @@ func (p *Partition) follow(now Instant, ev *FetchResponse, records []byte, owner
 }
 
 // replicate appends the leader's records as they are.
-func (p *Partition) replicate(now Instant, records []byte, owner log.Buffer) {
+func (p *Partition) replicate(now Instant, leaderEpoch int32, records []byte, owner log.Buffer) {
 	p.mu.sets[0] = log.Set{Records: records, Owner: owner}
-	err := p.log.Replicate(p.mu.sets[:])
+	err := p.log.Replicate(leaderEpoch, p.mu.sets[:])
 	p.mu.sets[0] = log.Set{}
 	ev := &Appended{Err: err}
 	if err == nil {
