@@ -3,10 +3,11 @@ package group
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace/millrace/metadata"
 )
@@ -15,24 +16,9 @@ import (
 type Store interface {
 	Image() *metadata.Image
 	Watch() *metadata.Watcher
-}
-
-// Settings are the parts of the broker's config that may change live.
-type Settings struct {
-	MinSessionTimeout, MaxSessionTimeout time.Duration // bounds of classic members' session timeouts, inclusive
-	InitialRebalanceDelay                time.Duration // how long an empty group waits for further members
-	MaxSize                              int           // most members of a group
-	OffsetMetadataMaxBytes               int           // largest text stored with an offset
-	// ResumeAfterFailure is millrace.group.failover=resume: a group whose coordinator died goes on in its generation.
-	ResumeAfterFailure bool
-}
-
-// DefaultSettings are those of a broker that says nothing.
-func DefaultSettings() Settings {
-	return Settings{
-		MinSessionTimeout: 6 * time.Second, MaxSessionTimeout: 30 * time.Minute,
-		InitialRebalanceDelay: 3 * time.Second, MaxSize: 1<<31 - 1, OffsetMetadataMaxBytes: 4096,
-	}
+	ChangeGroup(change metadata.GroupChange, done func(revision uint64, err error))
+	CommitOffsets(commit metadata.OffsetCommit, done func(entries []error, err error))
+	DeleteOffsets(deletion metadata.OffsetDeletion, done func(err error))
 }
 
 // Config is what a Coordinator is made with.
@@ -43,7 +29,7 @@ type Config struct {
 	Store       Store
 	// Leased reports whether the broker's lease towards the controller holds; without it nothing is answered. Nil: always.
 	Leased func() bool
-	// Settings returns the present settings; it is called often and must be cheap. Nil: the defaults.
+	// Settings returns the present settings; it is called for every join. Nil: the defaults.
 	Settings func() Settings
 	// Wall is the wall clock for time stamps; nil: time.Now.
 	Wall   func() time.Time
@@ -53,53 +39,286 @@ type Config struct {
 // Coordinator coordinates the groups that the committed metadata gives to this broker. All methods may be called from any
 // goroutine. Callbacks are called exactly once, from any goroutine, with no lock held, possibly before the method
 // returns; they must not block.
-type Coordinator struct{ cfg Config }
+type Coordinator struct {
+	cfg     Config
+	logger  *slog.Logger
+	metrics *metrics
+	started time.Time
 
-// New returns a Coordinator that coordinates nothing until Run is called.
-func New(cfg Config) (*Coordinator, error) { return &Coordinator{cfg: cfg}, nil }
-
-var errNotYet = errors.New("not built yet")
-
-// Run coordinates until ctx ends or Close is called.
-func (c *Coordinator) Run(ctx context.Context) error { <-ctx.Done(); return nil }
-
-// Close answers everything that waits with ErrNotCoordinator and ends Run.
-func (c *Coordinator) Close() error { return nil }
-
-// Collector returns the metrics of this Coordinator.
-func (c *Coordinator) Collector() prometheus.Collector { return prometheus.NewRegistry() }
-
-// Join is JoinGroup; it may wait for minutes.
-func (c *Coordinator) Join(r JoinRequest, done func(JoinResult)) {
-	done(JoinResult{Err: errNotYet, Generation: -1})
+	seed   maphash.Seed
+	shards [64]shard
+	timers timers
+	// coordinatorEpoch is that of the metadata acted upon last; of the goroutine in Run.
+	coordinatorEpoch int32
+	closed           atomic.Bool
+	stop             chan struct{}
+	running          sync.WaitGroup
 }
 
-// Sync is SyncGroup; it may wait for minutes.
-func (c *Coordinator) Sync(r SyncRequest, done func(SyncResult)) { done(SyncResult{Err: errNotYet}) }
+// shard holds a part of the groups that this broker has something to remember of.
+type shard struct {
+	mu sync.Mutex
+	of map[string]*entry
+}
 
-// Heartbeat is Heartbeat.
-func (c *Coordinator) Heartbeat(r HeartbeatRequest) error { return errNotYet }
+// entry is one group at work.
+type entry struct {
+	name string
+	mu   struct {
+		sync.Mutex
+		core *Core
+		// gone: no longer in its shard; who waited for the lock has to look again.
+		gone bool
+		// epoch is the coordinator epoch in which the core was loaded last, -1: never, or let go since.
+		epoch int32
+		// due is the deadline that the timers know, Never if none.
+		due Instant
+	}
+	index int // in timers, -1: not there; guarded by timers.mu
+	at    Instant
+}
 
-// Leave is LeaveGroup: one error or nil for each member, or an error for all.
-func (c *Coordinator) Leave(r LeaveRequest, done func([]error, error)) { done(nil, errNotYet) }
+// New returns a Coordinator. It answers once Run is called and the metadata shows this broker's registration.
+func New(cfg Config) (*Coordinator, error) {
+	if cfg.Store == nil {
+		return nil, errors.New("group: no metadata store")
+	}
+	if cfg.Leased == nil {
+		cfg.Leased = func() bool { return true }
+	}
+	if cfg.Settings == nil {
+		cfg.Settings = DefaultSettings
+	}
+	if cfg.Wall == nil {
+		cfg.Wall = time.Now
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	c := &Coordinator{cfg: cfg, logger: cfg.Logger, started: time.Now(), seed: maphash.MakeSeed(), coordinatorEpoch: -1, stop: make(chan struct{})}
+	c.timers.wake = make(chan struct{}, 1)
+	for i := range c.shards {
+		c.shards[i].of = map[string]*entry{}
+	}
+	c.metrics = newMetrics(c)
+	return c, nil
+}
 
-// Commit is OffsetCommit: one error or nil for each offset, or an error for all. Offsets that are acknowledged are
-// committed, survive any failover and are seen by every later Fetch at whoever coordinates then.
-func (c *Coordinator) Commit(r CommitRequest, done func([]error, error)) { done(nil, errNotYet) }
+// Run takes over and lets go of groups as the metadata says, and ends sessions that were silent for too long, until ctx
+// ends or Close is called. It runs one goroutine beside the caller's.
+func (c *Coordinator) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.running.Add(1)
+	defer c.running.Done()
+	w := c.cfg.Store.Watch()
+	defer w.Close()
+	c.running.Go(func() { c.keepTime(ctx) })
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.stop:
+			return nil
+		case <-w.C():
+			c.follow()
+		}
+	}
+}
 
-// Fetch is OffsetFetch. A group that does not exist has no offsets, which is no error.
-func (c *Coordinator) Fetch(r FetchRequest) ([]FetchedOffset, error) { return nil, errNotYet }
+// Close answers everything that waits with ErrNotCoordinator and waits until Run has returned. It may be called more than
+// once.
+func (c *Coordinator) Close() error {
+	if !c.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	close(c.stop)
+	c.running.Wait()
+	c.each(func(e *entry) { c.with(e, nil) })
+	return nil
+}
 
-// Describe is DescribeGroups for one group; ErrGroupNotFound if there is none.
-func (c *Coordinator) Describe(group string) (Description, error) { return Description{}, errNotYet }
+func (c *Coordinator) now() Instant { return Instant(time.Since(c.started)) }
 
-// List returns the groups that this broker coordinates, by name; those without members too.
-func (c *Coordinator) List() ([]Listing, error) { return nil, errNotYet }
+func (c *Coordinator) time() Time {
+	return Time{At: c.now(), Wall: c.cfg.Wall().UnixMilli()}
+}
 
-// Delete deletes groups without members, with their offsets: one error or nil for each.
-func (c *Coordinator) Delete(groups []string, done func([]error)) { done(make([]error, len(groups))) }
+// mine reports whether this broker coordinates the group in an Image, and the coordinator epoch.
+func (c *Coordinator) mine(im *metadata.Image, group string) (epoch int32, ok bool) {
+	b := im.Broker(c.cfg.Broker)
+	if c.closed.Load() || b == nil || b.Incarnation != c.cfg.Incarnation || im.FeatureLevel() < metadata.GroupsFeatureLevel {
+		return 0, false // an earlier life of this broker coordinated there, if at all (M16)
+	}
+	id, epoch := im.Coordinator(metadata.GroupCoordinator, group)
+	return epoch, id == c.cfg.Broker
+}
 
-// DeleteOffsets is OffsetDelete: one error or nil for each partition, or an error for all.
-func (c *Coordinator) DeleteOffsets(group string, partitions []TopicIDPartition, done func([]error, error)) {
-	done(nil, errNotYet)
+// check says whether this broker may answer for a group, with the Image that says so.
+func (c *Coordinator) check(group string) (*metadata.Image, error) {
+	if group == "" {
+		return nil, ErrInvalidGroup
+	}
+	im := c.cfg.Store.Image()
+	if _, ok := c.mine(im, group); !ok || !c.cfg.Leased() {
+		return nil, ErrNotCoordinator
+	}
+	return im, nil
+}
+
+func (c *Coordinator) shard(group string) *shard {
+	return &c.shards[maphash.String(c.seed, group)%uint64(len(c.shards))]
+}
+
+// lookup returns the entry of a group, with create a new one if there is none.
+func (c *Coordinator) lookup(group string, create bool) *entry {
+	s := c.shard(group)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.of[group]
+	if e == nil && create {
+		e = &entry{name: group, index: -1}
+		e.mu.core, e.mu.epoch, e.mu.due = NewCore(group), -1, Never
+		s.of[group] = e
+	}
+	return e
+}
+
+// each calls fn with every entry; entries that come meanwhile may be left out.
+func (c *Coordinator) each(fn func(*entry)) {
+	var all []*entry
+	for i := range c.shards {
+		s := &c.shards[i]
+		all = all[:0]
+		s.mu.Lock()
+		for _, e := range s.of {
+			all = append(all, e)
+		}
+		s.mu.Unlock()
+		for _, e := range all {
+			fn(e)
+		}
+	}
+}
+
+// step gives an event to the core of a group, if this broker may speak for it. The error is why it may not, or that of an
+// answer that belongs to the event itself.
+func (c *Coordinator) step(group string, ev Event) error {
+	if group == "" {
+		return ErrInvalidGroup
+	}
+	if !c.cfg.Leased() {
+		return ErrNotCoordinator
+	}
+	for {
+		if err, ok := c.with(c.lookup(group, true), ev); ok {
+			return err
+		}
+	}
+}
+
+// with brings an entry up to the present metadata and then, if this broker coordinates the group, gives the event to its
+// core; a nil event only does the first. It reports false if the entry is gone.
+func (c *Coordinator) with(e *entry, ev Event) (err error, ok bool) {
+	var acts []Action
+	e.mu.Lock()
+	if e.mu.gone {
+		e.mu.Unlock()
+		return nil, false
+	}
+	// The Image is read under the lock: no entry ever goes by one that is older than what it has acted upon (I13).
+	im := c.cfg.Store.Image()
+	epoch, mine := c.mine(im, e.name)
+	now := c.time()
+	switch {
+	case !mine:
+		err = ErrNotCoordinator
+		acts = append(acts, e.mu.core.Step(now, &LetGo{Err: ErrNotCoordinator})...)
+		e.mu.epoch = -1
+	case epoch != e.mu.epoch:
+		acts = append(acts, e.mu.core.Step(now, c.loaded(im, e.name))...)
+		e.mu.epoch = epoch
+	}
+	if mine && ev != nil {
+		for _, a := range e.mu.core.Step(now, ev) {
+			if a.Kind == ActionAnswer && a.Waiter == nil {
+				err = a.Err
+				continue
+			}
+			acts = append(acts, a)
+		}
+	}
+	c.settleLocked(e)
+	e.mu.Unlock()
+	c.perform(e, acts)
+	return err, true
+}
+
+func (c *Coordinator) loaded(im *metadata.Image, group string) *Loaded {
+	return &Loaded{Group: im.Group(group), LastGeneration: im.LastGeneration(group), Resume: c.cfg.Settings().ResumeAfterFailure}
+}
+
+// settleLocked forgets an entry that has nothing to remember, and else sees to its next deadline.
+func (c *Coordinator) settleLocked(e *entry) {
+	if e.mu.core.Idle() {
+		e.mu.gone = true
+		s := c.shard(e.name)
+		s.mu.Lock()
+		delete(s.of, e.name)
+		s.mu.Unlock()
+		c.timers.remove(e)
+		return
+	}
+	// A deadline that has moved away is found out when the old one comes: heartbeats do not touch the timers.
+	if at := e.mu.core.Deadline(); at < e.mu.due {
+		e.mu.due = at
+		c.timers.set(e, at)
+	}
+}
+
+// perform carries out what a core has decided. It holds no lock.
+func (c *Coordinator) perform(e *entry, acts []Action) {
+	for i := range acts {
+		switch a := &acts[i]; a.Kind {
+		case ActionPropose:
+			seq := a.Seq
+			c.cfg.Store.ChangeGroup(a.Change, func(revision uint64, err error) { c.changed(e, seq, revision, err) })
+		case ActionReload:
+			c.reload(e)
+		case ActionJoin:
+			a.Waiter.(func(JoinResult))(a.Join)
+		case ActionSync:
+			a.Waiter.(func(SyncResult))(a.Sync)
+		case ActionLeave:
+			a.Waiter.(func([]error, error))(a.Errs, a.Err)
+		case ActionAnswer:
+			a.Waiter.(func(error))(a.Err)
+		case ActionRebalance:
+			c.metrics.rebalanced(a.Reason)
+			c.logger.Info("group rebalances", "group", e.name, "reason", string(a.Reason), "member", a.Member)
+		case ActionGeneration:
+			c.logger.Info("group has a new generation", "group", e.name, "generation", a.Generation, "members", a.Members)
+		}
+	}
+}
+
+// changed takes the outcome of a proposal. If the record has changed again since, whatever did so decides.
+func (c *Coordinator) changed(e *entry, seq uint64, revision uint64, err error) {
+	g := c.cfg.Store.Image().Group(e.name)
+	if err == nil && g != nil && g.Revision != revision {
+		c.reload(e)
+		return
+	}
+	if err != nil && !errors.Is(err, metadata.ErrStale) {
+		c.logger.Warn("group could not be changed", "group", e.name, "error", err)
+	}
+	c.with(e, &Changed{Seq: seq, Group: g, Err: err})
+}
+
+// reload gives a core the present record whatever epoch it was loaded in.
+func (c *Coordinator) reload(e *entry) {
+	e.mu.Lock()
+	e.mu.epoch = -1
+	e.mu.Unlock()
+	c.with(e, nil)
 }

@@ -107,17 +107,16 @@ type CommitRequest struct {
 	// Generation is that of the member, its epoch in a consumer group; -1: by somebody who is no member, which is
 	// accepted while the group has none.
 	Generation int32
-	Offsets    []OffsetEntry
+	// Retention, if positive, is how long the offsets are kept at least (versions 2 to 4); else the broker's setting holds.
+	Retention time.Duration
+	Offsets   []OffsetEntry
 }
 
 // OffsetEntry is one offset to store.
-type OffsetEntry struct {
-	TopicID     metadata.TopicID
-	Partition   int32
-	Offset      int64
-	LeaderEpoch int32 // of the last consumed record; -1: not known
-	Metadata    string
-}
+type OffsetEntry = metadata.OffsetEntry
+
+// TopicIDPartition names a partition of one incarnation of a topic.
+type TopicIDPartition = metadata.TopicIDPartition
 
 // FetchRequest is OffsetFetch for one group.
 type FetchRequest struct {
@@ -130,12 +129,6 @@ type FetchRequest struct {
 	MemberEpoch int32
 	// RequireStable: an offset that an open transaction is about to replace is an error of its partition (KIP-447).
 	RequireStable bool
-}
-
-// TopicIDPartition names a partition of one incarnation of a topic.
-type TopicIDPartition struct {
-	TopicID   metadata.TopicID
-	Partition int32
 }
 
 // FetchedOffset is one stored offset; Offset is -1, LeaderEpoch -1 and Metadata "" where there is none.

@@ -1,0 +1,119 @@
+package group
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/metadata"
+)
+
+// Describe is DescribeGroups for one group; ErrGroupNotFound if there is none.
+func (c *Coordinator) Describe(group string) (Description, error) {
+	im, err := c.check(group)
+	if err != nil {
+		return Description{}, err
+	}
+	if e := c.lookup(group, false); e != nil {
+		e.mu.Lock()
+		core := e.mu.core
+		if !e.mu.gone && core.loaded && core.members() > 0 {
+			d := core.describe(c.now())
+			e.mu.Unlock()
+			return d, nil
+		}
+		e.mu.Unlock()
+	}
+	g := im.Group(group)
+	if g == nil {
+		return Description{}, ErrGroupNotFound
+	}
+	d := Description{Group: g.Name, Type: typeOf(g), State: recordState(g), Generation: g.Generation, ProtocolType: g.ProtocolType, Protocol: g.Protocol, Leader: g.Leader}
+	for _, m := range g.Members {
+		d.Members = append(d.Members, describeMember(m, g))
+	}
+	return d, nil
+}
+
+func (c *Core) describe(now Instant) Description {
+	k := &c.classic
+	d := Description{
+		Group: c.name, Type: TypeClassic, State: k.state, Generation: c.generation(), ProtocolType: k.protocolType,
+		Since: time.Duration(now - k.since), Reason: string(k.reason),
+	}
+	if g := c.record; g != nil {
+		d.Protocol, d.Leader = g.Protocol, g.Leader
+	}
+	for _, m := range k.members {
+		x := describeMember(m.record, c.record)
+		x.LastSeen, x.Joined = time.Duration(now-m.seen), m.join != nil
+		d.Members = append(d.Members, x)
+	}
+	return d
+}
+
+func describeMember(m *metadata.GroupMember, g *metadata.Group) DescribedMember {
+	x := DescribedMember{ID: m.ID, Instance: m.InstanceID, ClientID: m.ClientID, ClientHost: m.ClientHost, SessionTimeout: m.SessionTimeout}
+	if g == nil {
+		return x
+	}
+	x.Metadata = metadataUnder(m, g.Protocol)
+	if r := g.Member(m.ID); r != nil && g.State == metadata.GroupStable {
+		x.Assignment = r.Assignment
+	}
+	return x
+}
+
+func typeOf(g *metadata.Group) Type {
+	if g.Type == metadata.ConsumerGroup {
+		return TypeConsumer
+	}
+	return TypeClassic
+}
+
+// recordState is the state of a group that no core is at work on.
+func recordState(g *metadata.Group) State {
+	switch {
+	case len(g.Members) == 0:
+		return StateEmpty
+	case g.State == metadata.GroupCompleting:
+		return StateCompleting
+	}
+	return StateStable
+}
+
+// List returns the groups that this broker coordinates, by name, those without members too.
+func (c *Coordinator) List() ([]Listing, error) {
+	if !c.cfg.Leased() {
+		return nil, ErrNotCoordinator
+	}
+	im := c.cfg.Store.Image()
+	if !c.registered(im) {
+		return nil, ErrCoordinatorLoading
+	}
+	at := map[string]Listing{}
+	c.each(func(e *entry) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if core := e.mu.core; !e.mu.gone && core.loaded && core.members() > 0 {
+			at[e.name] = Listing{Group: e.name, Type: TypeClassic, State: core.classic.state, ProtocolType: core.classic.protocolType}
+		}
+	})
+	out := make([]Listing, 0, len(at))
+	for g := range im.Groups() {
+		if _, mine := c.mine(im, g.Name); !mine {
+			continue
+		}
+		l, ok := at[g.Name]
+		if !ok {
+			l = Listing{Group: g.Name, Type: typeOf(g), State: recordState(g), ProtocolType: g.ProtocolType}
+		}
+		delete(at, g.Name)
+		out = append(out, l)
+	}
+	for _, l := range at {
+		out = append(out, l) // about to form
+	}
+	slices.SortFunc(out, func(a, b Listing) int { return cmp.Compare(a.Group, b.Group) })
+	return out, nil
+}

@@ -1,0 +1,61 @@
+package group
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+)
+
+// Join is JoinGroup. It may wait as long as the members' rebalance timeouts are.
+func (c *Coordinator) Join(r JoinRequest, done func(JoinResult)) {
+	s := c.cfg.Settings()
+	name := r.Instance
+	if name == "" {
+		name = r.ClientID
+	}
+	ev := &Join{JoinRequest: &r, Waiter: done, NewID: newMemberID(name), Settings: &s}
+	if err := c.step(r.Group, ev); err != nil {
+		done(JoinResult{Err: err, Member: r.Member, Generation: -1})
+	}
+}
+
+// newMemberID returns an id that nobody has or will have: client ids are what their owners left at the default (G9).
+func newMemberID(name string) string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%s-%x-%x-%x-%x-%x", name, b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// Sync is SyncGroup. It may wait as long as the leader's session is.
+func (c *Coordinator) Sync(r SyncRequest, done func(SyncResult)) {
+	if err := c.step(r.Group, &Sync{SyncRequest: &r, Waiter: done}); err != nil {
+		done(SyncResult{Err: err})
+	}
+}
+
+// Heartbeat is Heartbeat. A coordinator that is still loading the group lets the member be.
+func (c *Coordinator) Heartbeat(r HeartbeatRequest) error {
+	err := c.step(r.Group, &Heartbeat{&r})
+	if errors.Is(err, ErrCoordinatorLoading) {
+		return nil
+	}
+	return err
+}
+
+// Leave is LeaveGroup: one error or nil for each member, or an error for all.
+func (c *Coordinator) Leave(r LeaveRequest, done func([]error, error)) {
+	if err := c.step(r.Group, &Leave{LeaveRequest: &r, Waiter: done}); err != nil {
+		done(nil, err)
+	}
+}
+
+// Delete deletes groups without members, with their offsets: one error or nil for each.
+func (c *Coordinator) Delete(groups []string, done func([]error)) {
+	gather(groups, done, func(group string, done func(error)) {
+		answer := func(err error) { done(fromMetadata(err)) }
+		if err := c.step(group, &Delete{Waiter: answer}); err != nil {
+			answer(err)
+		}
+	})
+}

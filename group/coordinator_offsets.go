@@ -1,0 +1,230 @@
+package group
+
+import (
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/millrace/millrace/metadata"
+)
+
+// Commit is OffsetCommit: one error or nil for each offset, or an error for all. What is acknowledged is committed, survives
+// any failover and is seen by every later Fetch at whoever coordinates then.
+func (c *Coordinator) Commit(r CommitRequest, done func([]error, error)) {
+	if err := c.step(r.Group, &Commit{&r}); err != nil {
+		done(nil, err)
+		return
+	}
+	c.commit(&r, done)
+}
+
+// commit proposes a commit that may be proposed; Apply has the last word (G1).
+func (c *Coordinator) commit(r *CommitRequest, done func([]error, error)) {
+	now := c.cfg.Wall().UnixMilli()
+	commit := metadata.OffsetCommit{
+		Group: r.Group, Member: r.Member, Instance: r.Instance, Generation: r.Generation, Time: now, Offsets: r.Offsets,
+	}
+	if r.Retention > 0 {
+		commit.ExpiresAt = now + r.Retention.Milliseconds()
+	}
+	errs := make([]error, len(r.Offsets))
+	limit := c.cfg.Settings().OffsetMetadataMaxBytes
+	tooLarge := func(o OffsetEntry) bool { return len(o.Metadata) > limit }
+	if slices.ContainsFunc(r.Offsets, tooLarge) {
+		commit.Offsets = nil
+		for i, o := range r.Offsets {
+			if tooLarge(o) {
+				errs[i] = ErrMetadataTooLarge
+			} else {
+				commit.Offsets = append(commit.Offsets, o)
+			}
+		}
+	}
+	if len(commit.Offsets) == 0 {
+		done(errs, nil)
+		return
+	}
+	c.cfg.Store.CommitOffsets(commit, func(entries []error, err error) {
+		if err != nil {
+			done(nil, fromMetadata(err))
+			return
+		}
+		next := 0
+		for i := range errs {
+			if errs[i] == nil && next < len(entries) {
+				errs[i] = entries[next]
+				next++
+			}
+		}
+		done(errs, nil)
+	})
+}
+
+// Seek sets offsets of a group that may have members, by order of an administrator: its generation ends, so that nothing of
+// it can be committed any more, the offsets are written, and only then the members, who have been told to join again, get
+// their next generation. One error or nil for each offset, or an error for all.
+func (c *Coordinator) Seek(group string, offsets []OffsetEntry, done func([]error, error)) {
+	ended := func(err error) {
+		if err != nil {
+			done(nil, fromMetadata(err))
+			return
+		}
+		im, err := c.check(group)
+		if err != nil {
+			done(nil, err)
+			return
+		}
+		// The generation that is told nobody is committed in the name of its leader.
+		r := CommitRequest{Group: group, Generation: -1, Offsets: offsets}
+		if g := im.Group(group); g != nil && len(g.Members) > 0 {
+			r.Member, r.Generation = g.Members[0].ID, g.Generation
+			r.Instance = g.Members[0].InstanceID
+		}
+		c.commit(&r, func(errs []error, err error) {
+			_ = c.step(group, &Release{}) // if this broker coordinates no more, there is nothing to release
+			done(errs, err)
+		})
+	}
+	if err := c.step(group, &Rejoin{Waiter: ended}); err != nil {
+		done(nil, err)
+	}
+}
+
+// Fetch is OffsetFetch. A group that does not exist has no offsets, which is no error.
+func (c *Coordinator) Fetch(r FetchRequest) ([]FetchedOffset, error) {
+	im, err := c.check(r.Group)
+	if err != nil {
+		return nil, err
+	}
+	if r.All {
+		var out []FetchedOffset
+		for tp, o := range im.Offsets(r.Group) {
+			out = append(out, FetchedOffset{TopicIDPartition: tp, Offset: o.Offset, LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata})
+		}
+		return out, nil
+	}
+	out := make([]FetchedOffset, len(r.Partitions))
+	for i, tp := range r.Partitions {
+		out[i] = FetchedOffset{TopicIDPartition: tp, Offset: -1, LeaderEpoch: -1}
+		if o, ok := im.Offset(r.Group, tp.TopicID, tp.Partition); ok {
+			out[i].Offset, out[i].LeaderEpoch, out[i].Metadata = o.Offset, o.LeaderEpoch, o.Metadata
+		}
+	}
+	return out, nil
+}
+
+// DeleteOffsets is OffsetDelete: one error or nil for each partition, or an error for all. Offsets of topics that members
+// are subscribed to stay.
+func (c *Coordinator) DeleteOffsets(group string, partitions []TopicIDPartition, done func([]error, error)) {
+	im, err := c.check(group)
+	if err != nil {
+		done(nil, err)
+		return
+	}
+	g := im.Group(group)
+	if g == nil {
+		done(nil, ErrGroupNotFound)
+		return
+	}
+	topics, err := subscribed(g)
+	if err != nil {
+		done(nil, err)
+		return
+	}
+	errs := make([]error, len(partitions))
+	deletion := metadata.OffsetDeletion{Group: group}
+	if len(g.Members) > 0 {
+		deletion.Revision = g.Revision
+	}
+	for i, tp := range partitions {
+		switch t := im.TopicByID(tp.TopicID); {
+		case t == nil || tp.Partition < 0 || int(tp.Partition) >= len(t.Partitions):
+			errs[i] = metadata.ErrUnknownPartition
+		case slices.Contains(topics, t.Name):
+			errs[i] = ErrSubscribed
+		default:
+			deletion.Partitions = append(deletion.Partitions, tp)
+		}
+	}
+	if len(deletion.Partitions) == 0 {
+		done(errs, nil)
+		return
+	}
+	c.cfg.Store.DeleteOffsets(deletion, func(err error) {
+		if err != nil {
+			done(nil, fromMetadata(err))
+			return
+		}
+		done(errs, nil)
+	})
+}
+
+// subscribed returns the topics that the members of a group consume. Of members other than consumers nobody can tell.
+func subscribed(g *metadata.Group) ([]string, error) {
+	var topics []string
+	for _, m := range g.Members {
+		topics = append(topics, m.Subscription...)
+		if g.Type != metadata.ClassicGroup {
+			continue
+		}
+		if g.ProtocolType != consumerProtocolType {
+			return nil, ErrNonEmpty
+		}
+		for _, p := range m.Protocols {
+			of, err := subscribedTopics(p.Metadata)
+			if err != nil {
+				return nil, ErrNonEmpty
+			}
+			topics = append(topics, of...)
+		}
+	}
+	return topics, nil
+}
+
+// fromMetadata gives the sentinels of package metadata that have a namesake here its name. Others are left as they are:
+// ErrTimeout above all, after which the outcome is open.
+func fromMetadata(err error) error {
+	for _, x := range sameErrors {
+		if errors.Is(err, x.theirs) {
+			return x.ours
+		}
+	}
+	return err
+}
+
+var sameErrors = []struct{ theirs, ours error }{
+	{metadata.ErrNotCoordinator, ErrNotCoordinator},
+	{metadata.ErrClosed, ErrNotCoordinator},
+	{metadata.ErrBusy, ErrCoordinatorLoading},
+	{metadata.ErrNotController, ErrCoordinatorLoading},
+	{metadata.ErrStale, ErrCoordinatorLoading},
+	{metadata.ErrGroupNotFound, ErrGroupNotFound},
+	{metadata.ErrGroupNotEmpty, ErrNonEmpty},
+	{metadata.ErrUnknownMember, ErrUnknownMember},
+	{metadata.ErrFencedInstance, ErrFencedInstance},
+	{metadata.ErrIllegalGeneration, ErrIllegalGeneration},
+	{metadata.ErrStaleMemberEpoch, ErrStaleMemberEpoch},
+}
+
+// gather calls ask for each item and done with all the answers.
+func gather[T any](items []T, done func([]error), ask func(item T, done func(error))) {
+	errs := make([]error, len(items))
+	var mu sync.Mutex
+	open := len(items) + 1
+	finish := func() {
+		mu.Lock()
+		open--
+		last := open == 0
+		mu.Unlock()
+		if last {
+			done(errs)
+		}
+	}
+	for i, item := range items {
+		ask(item, func(err error) {
+			errs[i] = err
+			finish()
+		})
+	}
+	finish()
+}

@@ -1,0 +1,237 @@
+package group
+
+import (
+	"errors"
+
+	"github.com/millrace/millrace/metadata"
+)
+
+// Core is the protocol of one group: a state machine without goroutine, clock, lock or I/O. A driver feeds it events with
+// [Core.Step] and carries out the actions it answers with, in order; a simulator does the same with many cores and one
+// random generator.
+//
+// What the core knows is the committed record and, on top of it, what need not survive: who waits, whose session ends
+// when, which ids were handed out but never used. A change of the record is proposed first and takes effect when it is
+// committed (G5); one is on its way at a time, and requests that could lead to another wait in a queue meanwhile.
+// Heartbeats and commits do not wait: they are judged by the last committed record.
+type Core struct {
+	name   string
+	loaded bool
+	// record is the committed one, nil when there is none. lastGeneration is its generation, or without a record the one
+	// that a group of this name had last: the next is above it (I15).
+	record         *metadata.Group
+	lastGeneration int32
+
+	// change is the proposal on its way, nil when there is none. seq numbers proposals.
+	change *change
+	seq    uint64
+	queue  []Event
+
+	classic classicGroup
+
+	// wake is no later than the first deadline.
+	wake    Instant
+	actions []Action // reused by every step
+}
+
+// NewCore returns the core of a group. Its first event must be [Loaded].
+func NewCore(name string) *Core { return &Core{name: name, wake: Never} }
+
+// Step takes one event at the time now, which never goes back, and returns what to do about it. The list is valid until
+// the next Step.
+func (c *Core) Step(now Time, ev Event) []Action {
+	clear(c.actions)
+	c.actions = c.actions[:0]
+	switch ev := ev.(type) {
+	case *Loaded:
+		c.load(now, ev)
+	case *LetGo:
+		c.letGo(ev.Err)
+	case *Changed:
+		c.changed(now, ev)
+	case *Extend:
+		c.classicExtend(ev.By)
+	case *Heartbeat, *Commit:
+		c.handle(now, ev)
+	case *Tick:
+		if c.change != nil {
+			c.retry(now)
+		} else if c.loaded {
+			c.handle(now, ev)
+		}
+	default:
+		if c.change != nil {
+			c.queue = append(c.queue, ev)
+			break
+		}
+		c.handle(now, ev)
+	}
+	c.drain(now)
+	c.wake = c.deadline()
+	return c.actions
+}
+
+// handle takes an event that no change on its way keeps waiting.
+func (c *Core) handle(now Time, ev Event) {
+	if !c.loaded {
+		c.refuse(ev, ErrCoordinatorLoading)
+		return
+	}
+	switch ev := ev.(type) {
+	case *Join:
+		c.classicJoin(now, ev)
+	case *Sync:
+		c.classicSync(now, ev)
+	case *Heartbeat:
+		c.act(Action{Kind: ActionAnswer, Err: c.classicHeartbeat(now, ev.HeartbeatRequest)})
+	case *Leave:
+		c.classicLeave(now, ev)
+	case *Commit:
+		c.act(Action{Kind: ActionAnswer, Err: c.classicCommit(now, ev.CommitRequest)})
+	case *Delete:
+		c.delete(now, ev)
+	case *Rejoin:
+		c.classicRejoin(now, ev)
+	case *Release:
+		c.classic.phase.held = 0
+		c.complete(now)
+	case *Tick:
+		c.classicTick(now)
+	}
+}
+
+// drain takes the events that waited for a change, until one of them leads to the next.
+func (c *Core) drain(now Time) {
+	for len(c.queue) > 0 && c.change == nil {
+		ev := c.queue[0]
+		c.queue[0] = nil
+		c.queue = c.queue[1:]
+		c.handle(now, ev)
+	}
+	if len(c.queue) == 0 {
+		c.queue = nil
+	}
+}
+
+// refuse answers an event with an error.
+func (c *Core) refuse(ev Event, err error) {
+	switch ev := ev.(type) {
+	case *Join:
+		c.answerJoin(ev.Waiter, JoinResult{Err: err, Member: ev.Member})
+	case *Sync:
+		c.answerSync(ev.Waiter, SyncResult{Err: err})
+	case *Leave:
+		c.act(Action{Kind: ActionLeave, Waiter: ev.Waiter, Err: err})
+	case *Heartbeat, *Commit:
+		c.act(Action{Kind: ActionAnswer, Err: err})
+	case *Delete:
+		c.act(Action{Kind: ActionAnswer, Waiter: ev.Waiter, Err: err})
+	case *Rejoin:
+		c.act(Action{Kind: ActionAnswer, Waiter: ev.Waiter, Err: err})
+	}
+}
+
+// load takes over the committed record.
+func (c *Core) load(now Time, ev *Loaded) {
+	old := c.record
+	if ch := c.change; ch != nil {
+		switch {
+		case ch.made(ev.Group):
+			// Committed, though its proposer could not be told.
+			c.changed(now, &Changed{Seq: ch.seq, Group: ev.Group})
+			return
+		case sameRevision(ev.Group, old) && !ch.reload:
+			c.classicRenew(now) // still on its way
+			return
+		case ch.rebase(old, ev.Group, ev.LastGeneration):
+			c.record, c.lastGeneration, ch.reload = ev.Group, ev.LastGeneration, false
+			c.propose(ch)
+			return
+		}
+		c.letGo(ErrCoordinatorLoading)
+	}
+	switch {
+	case !c.loaded:
+	case sameRevision(ev.Group, old):
+		c.classicRenew(now) // nobody changed anything meanwhile, but the members may have been heard elsewhere
+		return
+	case (old == nil || len(old.Members) == 0) && (ev.Group == nil || len(ev.Group.Members) == 0):
+		c.record, c.lastGeneration = ev.Group, ev.LastGeneration
+		return // it had no committed members and has none; those who are about to join still do
+	default:
+		// Somebody else coordinated the group for a while.
+		c.letGo(ErrCoordinatorLoading)
+	}
+	c.loaded, c.record, c.lastGeneration = true, ev.Group, ev.LastGeneration
+	c.classicLoad(now, ev)
+}
+
+func sameRevision(a, b *metadata.Group) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Revision == b.Revision
+}
+
+// letGo forgets the group.
+func (c *Core) letGo(err error) {
+	c.abandon(err)
+	c.classicLetGo(err)
+	c.loaded, c.record, c.lastGeneration, c.classic = false, nil, 0, classicGroup{}
+}
+
+func (c *Core) delete(now Time, ev *Delete) {
+	switch {
+	case c.members() > 0:
+		c.refuse(ev, ErrNonEmpty)
+	case c.record == nil:
+		c.refuse(ev, ErrGroupNotFound)
+	default:
+		ch := c.proposal(changeDelete)
+		ch.Delete, ch.Time = true, now.Wall
+		ch.waiter = ev.Waiter
+		c.propose(ch)
+	}
+}
+
+// members is the number of members, those too that are not committed yet.
+func (c *Core) members() int { return len(c.classic.members) }
+
+// Idle reports whether the core could be thrown away and made anew from the record without anybody noticing.
+func (c *Core) Idle() bool {
+	return c.change == nil && len(c.queue) == 0 && c.members() == 0 && len(c.classic.pending) == 0
+}
+
+// Deadline is no later than the moment at which the core needs a [Tick]. It grows without notice when members are heard.
+func (c *Core) Deadline() Instant { return c.wake }
+
+func (c *Core) deadline() Instant {
+	switch {
+	case c.change != nil:
+		return c.change.retryAt
+	case !c.loaded:
+		return Never
+	}
+	return c.classicDeadline()
+}
+
+// Record returns the committed record that the core goes by.
+func (c *Core) Record() *metadata.Group { return c.record }
+
+func (c *Core) act(a Action) { c.actions = append(c.actions, a) }
+
+func (c *Core) answerJoin(w Waiter, r JoinResult) {
+	if r.Err != nil {
+		r.Generation = -1
+	}
+	c.act(Action{Kind: ActionJoin, Waiter: w, Join: r})
+}
+
+func (c *Core) answerSync(w Waiter, r SyncResult) {
+	c.act(Action{Kind: ActionSync, Waiter: w, Sync: r})
+}
+
+// lost tells whether an error means that this broker may not change the group any more.
+func lost(err error) bool {
+	return errors.Is(err, metadata.ErrNotCoordinator) || errors.Is(err, metadata.ErrStaleBrokerEpoch) || errors.Is(err, metadata.ErrClosed) || errors.Is(err, metadata.ErrFailed)
+}

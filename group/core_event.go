@@ -1,0 +1,101 @@
+package group
+
+import "github.com/millrace/millrace/metadata"
+
+// Instant is a point on a monotonic clock in nanoseconds (I22); its origin is the driver's business. The core never reads
+// a clock.
+type Instant int64
+
+// Never is later than every Instant a driver passes in.
+const Never = Instant(1<<63 - 1)
+
+// Time is what a driver tells a core of the time. Wall decides nothing: it is stored for the expiry of offsets.
+type Time struct {
+	At   Instant
+	Wall int64 // milliseconds since 1970
+}
+
+// Waiter is whatever the driver wants back with the answer to a request; nil where nobody waits.
+type Waiter any
+
+// Event is what happened to one group. The core may keep a Join, Sync, Leave or Delete until it has answered it.
+type Event interface{ event() }
+
+// Loaded gives the core the committed record of its group: when this broker becomes its coordinator, when it may have
+// been somebody else's in between, and after [ActionReload]. Requests are refused until the first of them.
+type Loaded struct {
+	// Group is the committed record, nil when there is none.
+	Group *metadata.Group
+	// LastGeneration is the last generation of a group of that name, 0 if none is known (I15).
+	LastGeneration int32
+	// Resume: a group whose coordinator died goes on in its generation (millrace.group.failover).
+	Resume bool
+}
+
+// LetGo says that this broker no longer coordinates the group. Everything that waits is answered with Err.
+type LetGo struct{ Err error }
+
+// Changed is the outcome of [ActionPropose]: the committed record after it, nil when the group is deleted, or why it was
+// not made. metadata.ErrTimeout leaves open whether it is or will be.
+type Changed struct {
+	Seq   uint64
+	Group *metadata.Group
+	Err   error
+}
+
+// Join is JoinGroup, answered by [ActionJoin].
+type Join struct {
+	*JoinRequest
+	Waiter Waiter
+	// NewID is the id the member gets if it needs one: unique for ever (G9).
+	NewID    string
+	Settings *Settings
+}
+
+// Sync is SyncGroup, answered by [ActionSync].
+type Sync struct {
+	*SyncRequest
+	Waiter Waiter
+}
+
+// Heartbeat is Heartbeat, answered by [ActionAnswer] in the same step.
+type Heartbeat struct{ *HeartbeatRequest }
+
+// Leave is LeaveGroup, answered by [ActionLeave].
+type Leave struct {
+	*LeaveRequest
+	Waiter Waiter
+}
+
+// Commit asks whether a commit may be proposed; answered by [ActionAnswer] in the same step. The last word has Apply (G1).
+type Commit struct{ *CommitRequest }
+
+// Delete asks for the deletion of the group, answered by [ActionAnswer] with its Waiter.
+type Delete struct{ Waiter Waiter }
+
+// Rejoin ends the generation by order: it is over for all commits once the answer, an [ActionAnswer], is nil. No other
+// begins before [Release], or half a minute.
+type Rejoin struct{ Waiter Waiter }
+
+// Release lets the members join that [Rejoin] has asked to.
+type Release struct{}
+
+// Extend gives all members as much more time: the broker itself was held up and could not hear them (G6).
+type Extend struct{ By Instant }
+
+// Tick lets time pass.
+type Tick struct{}
+
+func (*Loaded) event()    {}
+func (*LetGo) event()     {}
+func (*Changed) event()   {}
+func (*Join) event()      {}
+func (*Sync) event()      {}
+func (*Heartbeat) event() {}
+func (*Leave) event()     {}
+func (*Commit) event()    {}
+func (*Delete) event()    {}
+func (*Rejoin) event()    {}
+func (*Release) event()   {}
+func (*Extend) event()    {}
+func (*Tick) event()      {}

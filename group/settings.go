@@ -1,0 +1,21 @@
+package group
+
+import "time"
+
+// Settings are the parts of the broker's config that may change live.
+type Settings struct {
+	MinSessionTimeout, MaxSessionTimeout time.Duration // group.{min,max}.session.timeout.ms, inclusive
+	InitialRebalanceDelay                time.Duration // group.initial.rebalance.delay.ms: how long an empty group waits for further members
+	MaxSize                              int           // group.max.size: most members of a group
+	OffsetMetadataMaxBytes               int           // offset.metadata.max.bytes: largest text stored with an offset
+	// ResumeAfterFailure is millrace.group.failover=resume: a group whose coordinator died goes on in its generation.
+	ResumeAfterFailure bool
+}
+
+// DefaultSettings are those of a broker that says nothing.
+func DefaultSettings() Settings {
+	return Settings{
+		MinSessionTimeout: 6 * time.Second, MaxSessionTimeout: 30 * time.Minute,
+		InitialRebalanceDelay: 3 * time.Second, MaxSize: 1<<31 - 1, OffsetMetadataMaxBytes: 4096,
+	}
+}
