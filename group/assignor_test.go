@@ -42,7 +42,7 @@ func checkTargets(t require.TestingT, in AssignorInput, targets [][]metadata.Top
 			require.Contains(t, in.Members[m].Topics, topic)
 			for _, p := range tp.Partitions {
 				require.Less(t, p, in.Topics[topic].Partitions)
-				owners[TopicIDPartition{tp.TopicID, p}]++
+				owners[TopicIDPartition{TopicID: tp.TopicID, Partition: p}]++
 				n++
 			}
 		}
@@ -55,7 +55,7 @@ func checkTargets(t require.TestingT, in AssignorInput, targets [][]metadata.Top
 			if wanted {
 				want = 1
 			}
-			require.Equal(t, want, owners[TopicIDPartition{topic.ID, p}])
+			require.Equal(t, want, owners[TopicIDPartition{TopicID: topic.ID, Partition: p}])
 		}
 	}
 	return load
