@@ -104,16 +104,16 @@ func BenchmarkImageMemory(b *testing.B) {
 	for _, s := range shapes {
 		b.Run(fmt.Sprintf("%dx%d", s.topics, s.partitions), func(b *testing.B) {
 			for b.Loop() {
-				before := heap()
+				before := heapBytes()
 				f := bigFSM(b, s.topics, s.partitions, 3)
-				b.ReportMetric(float64(heap()-before)/float64(s.topics*s.partitions), "bytes/partition")
+				b.ReportMetric(float64(heapBytes()-before)/float64(s.topics*s.partitions), "bytes/partition")
 				runtime.KeepAlive(f)
 			}
 		})
 	}
 }
 
-func heap() int64 {
+func heapBytes() int64 {
 	runtime.GC()
 	runtime.GC()
 	var m runtime.MemStats

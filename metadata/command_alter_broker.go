@@ -76,8 +76,13 @@ func (c *alterBroker) apply(d *draft, at position) (any, error) {
 			b.Offline = append(slices.Clone(b.Offline), dir)
 		}
 	}
+	coordinators := d.st.coordinators
 	d.putBroker(&b)
 	var out failover
+	if b.Fenced && !old.Fenced && !old.Leaving {
+		// A broker that leaves has handed its groups over; this one is lost.
+		out.Interrupted = d.interrupt(b.ID, coordinators)
+	}
 	d.replicasOf(b.ID, c.policy, &out, func(r *revision, at int) { r.follow(&b, at) })
 	return out, nil
 }

@@ -97,11 +97,16 @@ func (c *registerBroker) apply(d *draft, at position) (any, error) {
 	if b.Fenced {
 		b.fencedIndex = at.index
 	}
+	coordinators := d.st.coordinators
 	d.putBroker(&b)
 	for _, dir := range b.Directories {
 		d.putIdentity(&identity{Directory: dir, Broker: b.ID})
 	}
 	out := registered{Epoch: b.Epoch}
+	if old != nil && !old.Fenced && !old.Leaving {
+		// Its process died, and this one came before anybody noticed.
+		out.Interrupted = d.interrupt(b.ID, coordinators)
+	}
 	d.replicasOf(b.ID, c.policy, &out.failover, func(r *revision, at int) {
 		r.reregister(&b, at, c.tailsProven, &out)
 	})

@@ -281,7 +281,7 @@ func TestSetFeatureLevelCommand(t *testing.T) {
 	f.must(&setFeatureLevel{expected: 7, level: 1}) // nothing to do
 	f.refuses(ErrStale, &setFeatureLevel{expected: 2, level: 3})
 	f.refuses(ErrInvalidFeatureLevel, &setFeatureLevel{expected: 1, level: 0})
-	f.refuses(ErrInvalidFeatureLevel, &setFeatureLevel{expected: 1, level: 2})
+	f.refuses(ErrInvalidFeatureLevel, &setFeatureLevel{expected: 1, level: MaxFeatureLevel + 1})
 	for id := BrokerID(1); id <= 3; id++ {
 		c := f.again(broker(id, 2))
 		c.broker.MaxFeatureLevel = 99

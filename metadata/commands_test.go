@@ -67,6 +67,16 @@ func TestCommandsRoundTrip(t *testing.T) {
 			&unregisterBroker{broker: 4, epoch: 9},
 			&setFeatureLevel{expected: 1, level: 2},
 			&pruneTombstones{through: rapid.Uint64().Draw(t, "through")},
+			&changeGroup{broker: 3, epoch: 9, group: drawGroup(t), remove: []string{"a"}, upsert: []*GroupMember{drawMember(t), {ID: "b"}},
+				assign: []MemberAssignment{{"b", []byte("x")}, {Member: "c"}}, delete: rapid.Bool().Draw(t, "delete"), time: 7},
+			&commitOffsets{broker: 3, epoch: 9, coordinatorEpoch: 4, lane: 1, sequence: rapid.Uint64().Draw(t, "sequence"), commits: []OffsetCommit{
+				{Group: "g", Member: "m", Instance: "i", Generation: rapid.Int32().Draw(t, "generation"), Time: 5, ExpiresAt: 6, Offsets: []OffsetEntry{
+					{id.Draw(t, "id"), 0, rapid.Int64().Draw(t, "offset"), -1, ""}, {TopicID{1}, 3, 4, 5, "note"}, {TopicID{1}, 4, 4, -1, ""}}},
+				{Group: "h", Generation: -1},
+				{Group: "h", Offsets: []OffsetEntry{{TopicID{1}, 3, 4, -1, ""}}},
+			}},
+			&deleteOffsets{broker: 3, epoch: 9, group: "g", revision: 8, partitions: []TopicIDPartition{{id.Draw(t, "id"), 1}, {TopicID{1}, 0}}},
+			&expireOffsets{broker: 3, epoch: 9, now: 4, retention: 5, groups: []string{"a", "b"}, revisions: []uint64{1, 2}, deleted: []string{"c"}},
 			&chainPart{chain: id.Draw(t, "id"), part: 1, parts: 3, data: rapid.SliceOfN(rapid.Byte(), 1, 50).Draw(t, "data")},
 		}).Draw(t, "command")
 		body, err := proto.Marshal(c.message())
@@ -417,6 +427,18 @@ func TestPlacementRoundTrip(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, sets, back)
 	}
+}
+
+func drawGroup(t *rapid.T) *Group {
+	g := draw(t, reflect.TypeFor[Group]()).Interface().(Group)
+	g.Members = nil // travel beside it
+	g.Type, g.State = ConsumerGroup, GroupStable
+	return &g
+}
+
+func drawMember(t *rapid.T) *GroupMember {
+	m := draw(t, reflect.TypeFor[GroupMember]()).Interface().(GroupMember)
+	return &m
 }
 
 func drawBalancePlan(t *rapid.T) *balancePlan {

@@ -15,7 +15,11 @@ import (
 // Errors: ErrDuplicateBroker while another process of that id lives (M13), ErrInvalidRequest, ErrPolicyViolation when the
 // cluster's feature level is not one the broker knows.
 func (s *Store) RegisterBroker(ctx context.Context, r Registration) (epoch int64, err error) {
-	return call(ctx, s, &opRegisterBroker, r)
+	epoch, err = call(ctx, s, &opRegisterBroker, r)
+	if err == nil && r.ID == s.cfg.NodeID {
+		s.registered.Store(epoch)
+	}
+	return epoch, err
 }
 
 func (s *Store) registerBroker(ctx context.Context, r Registration) (epoch int64, err error) {

@@ -402,7 +402,7 @@ func TestRegisterBrokerRules(t *testing.T) {
 		require.ErrorIs(t, err, ErrInvalidRequest, name)
 	}
 	r := testRegistration(1, 2)
-	r.MinFeatureLevel, r.MaxFeatureLevel = 2, 3
+	r.MinFeatureLevel, r.MaxFeatureLevel = MaxFeatureLevel+1, MaxFeatureLevel+2
 	_, err := s.RegisterBroker(testContext(t), r)
 	require.ErrorIs(t, err, ErrPolicyViolation)
 	alive = true

@@ -62,6 +62,14 @@ func decodeCommand(kind pb.CommandType, body []byte) (command, error) {
 		return decodePruneTombstones(body)
 	case pb.CommandType_COMMAND_ALTER_BALANCE:
 		return decodeAlterBalance(body)
+	case pb.CommandType_COMMAND_CHANGE_GROUP:
+		return decodeChangeGroup(body)
+	case pb.CommandType_COMMAND_COMMIT_OFFSETS:
+		return decodeCommitOffsets(body)
+	case pb.CommandType_COMMAND_DELETE_OFFSETS:
+		return decodeDeleteOffsets(body)
+	case pb.CommandType_COMMAND_EXPIRE_OFFSETS:
+		return decodeExpireOffsets(body)
 	case pb.CommandType_COMMAND_CHAIN_PART:
 		return decodeChainPart(body)
 	}

@@ -1,9 +1,6 @@
 package metadata
 
-import (
-	"cmp"
-	"slices"
-)
+import "slices"
 
 // lastGeneration remembers a deleted group. Immutable.
 type lastGeneration struct {
@@ -89,6 +86,22 @@ func (d *draft) putGroup(g *Group) {
 	d.st.groups = d.st.groups.set(d.edit, g.Name, g)
 }
 
+// createGroup is putGroup of a group that is not there.
+func (d *draft) createGroup(g *Group) {
+	d.putGroup(g)
+	d.st.lastGenerations = d.st.lastGenerations.delete(d.edit, g.Name)
+}
+
+// removeGroup takes a group and its offsets out, and keeps its generation.
+func (d *draft) removeGroup(g *Group, time int64) {
+	d.dropAllOffsets(g.Name)
+	d.st.groupRevision++
+	d.st.groups = d.st.groups.delete(d.edit, g.Name)
+	if g.Generation > 0 {
+		d.st.lastGenerations = d.st.lastGenerations.set(d.edit, g.Name, lastGeneration{Generation: g.Generation, DeletedAt: time})
+	}
+}
+
 // interrupt marks the groups with members that a broker has coordinated among those brokers, for it is dead. It returns how
 // many.
 func (d *draft) interrupt(id BrokerID, among []BrokerID) int {
@@ -109,9 +122,7 @@ func (d *draft) interrupt(id BrokerID, among []BrokerID) int {
 
 // nextSequence takes note of a batch of commits, or reports false if it comes too late.
 func (d *draft) nextSequence(next commitSequence) bool {
-	i, found := slices.BinarySearchFunc(d.st.commitSequences, next, func(a, b commitSequence) int {
-		return cmp.Or(cmp.Compare(a.Broker, b.Broker), cmp.Compare(a.Lane, b.Lane))
-	})
+	i, found := slices.BinarySearchFunc(d.st.commitSequences, next, compareCommitSequences)
 	sequences := slices.Clone(d.st.commitSequences)
 	if !found {
 		d.st.commitSequences = slices.Insert(sequences, i, next)

@@ -38,7 +38,7 @@ func (st *state) visibleOffsets(group string) iter.Seq2[TopicIDPartition, Commit
 		var id TopicID
 		exists := false
 		for tp, o := range of.offsets.all() {
-			if tp.TopicID != id { // a topic's partitions follow each other
+			if tp.TopicID != id { // never zero; a topic's partitions follow each other
 				id, exists = tp.TopicID, st.topicByID(tp.TopicID) != nil
 			}
 			if exists && !yield(tp, o) {
@@ -74,18 +74,24 @@ func (d *draft) putOffset(of *groupOffsets, tp TopicIDPartition, o CommittedOffs
 	d.st.offsetCount += of.offsets.len()
 }
 
-// dropOffset takes an offset out of those that ownOffsets returned for the group, and the group's with the last one.
-func (d *draft) dropOffset(group string, of *groupOffsets, tp TopicIDPartition) {
+// dropOffsets takes offsets of a group out. Those that are not there are passed over.
+func (d *draft) dropOffsets(group string, partitions []TopicIDPartition) {
+	if _, ok := d.st.offsets.get(group); !ok || len(partitions) == 0 {
+		return
+	}
+	of := d.ownOffsets(group)
 	d.st.offsetCount -= of.offsets.len()
-	of.offsets = of.offsets.delete(d.edit, tp)
+	for _, tp := range partitions {
+		of.offsets = of.offsets.delete(d.edit, tp)
+	}
 	d.st.offsetCount += of.offsets.len()
 	if of.offsets.len() == 0 {
-		d.dropOffsets(group)
+		d.dropAllOffsets(group)
 	}
 }
 
-// dropOffsets takes all offsets of a group out.
-func (d *draft) dropOffsets(group string) {
+// dropAllOffsets takes all offsets of a group out.
+func (d *draft) dropAllOffsets(group string) {
 	of, ok := d.st.offsets.get(group)
 	if !ok {
 		return

@@ -52,6 +52,8 @@ type failover struct {
 	Moved      int // got another leader
 	Leaderless int // lost theirs and have none now
 	Shrunk     int // lost a member of their ISR
+	// Interrupted counts groups whose coordinator was lost with the broker.
+	Interrupted int
 	// Unclean names the partitions whose leader was elected outside ISR and ELR: committed records may be gone (R15, I12).
 	Unclean []TopicPartition
 }

@@ -85,6 +85,9 @@ func writeSnapshot(w io.Writer, st *state, index uint64) error {
 		LastBrokerEpoch: st.lastBrokerEpoch,
 		NextProducerId:  st.nextProducerID,
 		NextBrokerId:    int32(st.nextBrokerID),
+
+		CoordinatorEpoch: st.coordinatorEpoch,
+		GroupRevision:    st.groupRevision,
 	}}})
 	for i := 0; err == nil && i < len(st.brokers); i++ {
 		err = sw.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Broker{Broker: encodeBroker(st.brokers[i])}})
@@ -127,6 +130,9 @@ func writeSnapshot(w io.Writer, st *state, index uint64) error {
 		if err != nil {
 			return err
 		}
+	}
+	if err := sw.writeGroups(st); err != nil {
+		return err
 	}
 	footer := &pb.SnapshotFooter{Records: sw.records}
 	if err := sw.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Footer{Footer: footer}}); err != nil {
@@ -434,6 +440,7 @@ type snapshotBuilder struct {
 	complete bool
 	topic    *Topic // whose partitions come next
 	missing  int    // how many of them
+	groups   groupBuilder
 }
 
 func (b *snapshotBuilder) add(rec *pb.SnapshotRecord, before uint64) error {
@@ -442,6 +449,9 @@ func (b *snapshotBuilder) add(rec *pb.SnapshotRecord, before uint64) error {
 	}
 	if _, more := rec.Record.(*pb.SnapshotRecord_Partitions); !more && b.missing > 0 {
 		return fmt.Errorf("topic %s lacks %d partitions", b.topic.Name, b.missing)
+	}
+	if _, more := rec.Record.(*pb.SnapshotRecord_Members); !more && b.groups.missing > 0 {
+		return fmt.Errorf("group %s lacks %d members", quoteShort(b.groups.group.Name), b.groups.missing)
 	}
 	st := &b.d.st
 	switch rec := rec.Record.(type) {
@@ -453,6 +463,8 @@ func (b *snapshotBuilder) add(rec *pb.SnapshotRecord, before uint64) error {
 		st.lastBrokerEpoch = rec.Header.LastBrokerEpoch
 		st.nextProducerID = rec.Header.NextProducerId
 		st.nextBrokerID = max(BrokerID(rec.Header.NextBrokerId), st.nextBrokerID)
+		st.coordinatorEpoch = rec.Header.CoordinatorEpoch
+		st.groupRevision = rec.Header.GroupRevision
 		if st.featureLevel > MaxFeatureLevel {
 			return fmt.Errorf("feature level %d, this binary knows %d: %w", st.featureLevel, MaxFeatureLevel, errNewerVersion)
 		}
@@ -510,11 +522,22 @@ func (b *snapshotBuilder) add(rec *pb.SnapshotRecord, before uint64) error {
 			return errors.New("a second state of the balancer")
 		}
 		st.balance = &balance{Version: rec.Balance.Version, Plan: plan, Seen: decodeBalanceSeen(rec.Balance.Seen)}
+	case *pb.SnapshotRecord_Group:
+		return b.addGroup(rec.Group)
+	case *pb.SnapshotRecord_Members:
+		return b.addMembers(rec.Members)
+	case *pb.SnapshotRecord_Offsets:
+		return b.addOffsets(rec.Offsets)
+	case *pb.SnapshotRecord_LastGenerations:
+		return b.addLastGenerations(rec.LastGenerations)
+	case *pb.SnapshotRecord_CommitSequences:
+		return b.addCommitSequences(rec.CommitSequences)
 	case *pb.SnapshotRecord_Footer:
 		if rec.Footer.Records != before {
 			return fmt.Errorf("footer counts %d records, there were %d", rec.Footer.Records, before)
 		}
 		b.complete = true
+		st.coordinators = st.findCoordinators()
 	default:
 		return errors.New("empty record")
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -50,10 +51,18 @@ func drawState(t *rapid.T) *state {
 	d := &draft{edit: new(edit)}
 	for i := range v.NumField() {
 		switch name := v.Type().Field(i).Name; name {
-		case "topics", "tombstones", "topicIDs", "collisions", "partitions":
+		case "topics", "tombstones", "topicIDs", "collisions", "partitions", "groups", "lastGenerations", "offsets", "coordinators", "offsetCount":
 			continue // below
-		case "coordinatorEpoch", "groupRevision", "groups", "lastGenerations", "offsets", "commitSequences", "coordinators", "offsetCount":
-			continue // nothing makes any while MaxFeatureLevel is below GroupsFeatureLevel
+		case "coordinatorEpoch":
+			st.coordinatorEpoch = rapid.Int32Range(1, math.MaxInt32).Draw(t, name)
+		case "groupRevision":
+			st.groupRevision = rapid.Uint64Range(1<<40, math.MaxUint64).Draw(t, name)
+		case "commitSequences":
+			for j := range rapid.IntRange(0, 4).Draw(t, name) {
+				c := draw(t, reflect.TypeFor[commitSequence]()).Interface().(commitSequence)
+				c.Broker, c.Lane = BrokerID(j/2), uint32(j%2)
+				st.commitSequences = append(st.commitSequences, c)
+			}
 		case "clusterID":
 			st.clusterID = rapid.StringN(1, 30, 60).Draw(t, name)
 		case "featureLevel":
@@ -117,13 +126,66 @@ func drawState(t *rapid.T) *state {
 		stone := tombstone{Request: requestID{byte(i), 7}, Index: uint64(i) * 3}
 		d.st.tombstones = d.st.tombstones.set(d.edit, id, stone)
 	}
+	drawGroups(t, d)
+	d.st.coordinators = d.st.findCoordinators()
 	return d.publish()
+}
+
+// drawGroups fills groups, offsets and last generations.
+func drawGroups(t *rapid.T, d *draft) {
+	for i := range rapid.IntRange(0, 3).Draw(t, "groups") {
+		g := draw(t, reflect.TypeFor[Group]()).Interface().(Group)
+		g.Name = fmt.Sprintf("g%d", i)
+		g.Type = rapid.SampledFrom([]GroupType{ClassicGroup, ConsumerGroup}).Draw(t, "type")
+		g.State = rapid.SampledFrom([]GroupState{GroupEmpty, GroupCompleting, GroupStable}).Draw(t, "state")
+		for j, m := range g.Members {
+			m.ID = fmt.Sprintf("m%d", j)
+			if j == 0 && rapid.IntRange(0, 20).Draw(t, "large") == 0 {
+				m.Assignment = bytes.Repeat([]byte{1}, memberBytesPerRecord)
+			}
+		}
+		if rapid.Bool().Draw(t, "empty") {
+			g.Members = nil
+		} else {
+			g.EmptySince = 0
+		}
+		d.st.groups = d.st.groups.set(d.edit, g.Name, &g)
+		n := rapid.SampledFrom([]int{0, 1, 3, offsetsPerRecord, offsetsPerRecord + 1}).Draw(t, "offsets")
+		for j := range n {
+			o := CommittedOffset{Offset: int64(j), LeaderEpoch: -1, CommittedAt: int64(j) + 1}
+			if j < 5 {
+				o = draw(t, reflect.TypeFor[CommittedOffset]()).Interface().(CommittedOffset)
+				if rapid.Bool().Draw(t, "no metadata") {
+					o.Metadata, o.LeaderEpoch = "", -1
+				}
+				if rapid.Bool().Draw(t, "no expiry") {
+					o.ExpiresAt = 0
+				}
+			}
+			d.putOffset(d.ownOffsets(g.Name), TopicIDPartition{TopicID{byte(j % 3), 1}, int32(j)}, o)
+		}
+	}
+	for i := range rapid.SampledFrom([]int{0, 1, 3, lastGenerationsPerRecord + 1}).Draw(t, "last generations") {
+		last := lastGeneration{Generation: int32(i) + 1, DeletedAt: int64(i) * 7}
+		d.st.lastGenerations = d.st.lastGenerations.set(d.edit, fmt.Sprintf("old%d", i), last)
+	}
 }
 
 // draw makes a value of a type with no zero in it: numbers and ids are not 0, strings, lists and maps not empty. Slices
 // that must have the length of another one get it.
 func draw(t *rapid.T, typ reflect.Type) reflect.Value {
 	v := reflect.New(typ).Elem()
+	switch typ {
+	case reflect.TypeFor[time.Duration]():
+		v.SetInt(int64(time.Millisecond) * rapid.Int64Range(1, 1<<40).Draw(t, "milliseconds"))
+		return v
+	case reflect.TypeFor[TopicPartitions]():
+		tps := TopicPartitions{TopicID: TopicID{1, byte(rapid.IntRange(1, 255).Draw(t, "topic"))}, Partitions: []int32{0, 7}}
+		if rapid.Bool().Draw(t, "epochs") {
+			tps.Epochs = []int32{0, 5}
+		}
+		return reflect.ValueOf(tps)
+	}
 	switch typ.Kind() {
 	case reflect.Bool:
 		v.SetBool(rapid.Bool().Draw(t, "bool"))
@@ -232,6 +294,17 @@ func requireSameState(t require.TestingT, want, got *state) {
 	require.Equal(t, entriesOf(want.tombstones), entriesOf(got.tombstones))
 	require.Equal(t, entriesOf(want.topicIDs), entriesOf(got.topicIDs))
 	require.Equal(t, entriesOf(want.collisions), entriesOf(got.collisions))
+	require.Equal(t, want.commitSequences, got.commitSequences)
+	require.Equal(t, want.coordinators, got.coordinators)
+	require.Equal(t, entriesOf(want.groups), entriesOf(got.groups))
+	require.Equal(t, entriesOf(want.lastGenerations), entriesOf(got.lastGenerations))
+	require.Equal(t, want.offsets.len(), got.offsets.len())
+	for name, of := range want.offsets.all() {
+		back, ok := got.offsets.get(name)
+		require.True(t, ok)
+		require.Equal(t, entriesOf(of.offsets), entriesOf(back.offsets))
+		checkTree(t, back.offsets)
+	}
 }
 
 // unexported prints scalars; pointers and slices are compared by their contents in requireSameState.

@@ -97,6 +97,31 @@ func checkState(t require.TestingT, st *state) {
 	require.Equal(t, ids, maps.Collect(st.topicIDs.all()))
 	require.Equal(t, collisions, maps.Collect(st.collisions.all()))
 	require.Equal(t, partitions, st.partitions)
+	checkGroups(t, st)
+}
+
+// checkGroups makes sure of the invariants of groups and offsets.
+func checkGroups(t require.TestingT, st *state) {
+	checkTree(t, st.groups)
+	checkTree(t, st.offsets)
+	checkTree(t, st.lastGenerations)
+	require.Equal(t, st.findCoordinators(), st.coordinators)
+	for name, g := range st.groups.all() {
+		require.Equal(t, name, g.Name)
+		require.LessOrEqual(t, g.Revision, st.groupRevision)
+		require.True(t, slices.IsSortedFunc(g.Members, func(a, b *GroupMember) int { return strings.Compare(a.ID, b.ID) }))
+		require.False(t, len(g.Members) > 0 && g.EmptySince != 0)
+		_, deleted := st.lastGenerations.get(name)
+		require.False(t, deleted)
+	}
+	offsets := 0
+	for name, of := range st.offsets.all() {
+		require.NotNil(t, st.group(name), "offsets of a group that is not there")
+		require.Positive(t, of.offsets.len())
+		checkTree(t, of.offsets)
+		offsets += of.offsets.len()
+	}
+	require.Equal(t, offsets, st.offsetCount)
 }
 
 // led fills in what a partition has that was never led by another broker or elected uncleanly.
@@ -125,7 +150,7 @@ func broker(id BrokerID, incarnation byte, dirs ...DirectoryID) *registerBroker 
 		dirs = []DirectoryID{{byte(id)}}
 	}
 	return &registerBroker{broker: &Broker{
-		ID: id, Incarnation: [16]byte{byte(id), incarnation}, Directories: dirs, MinFeatureLevel: 1, MaxFeatureLevel: 1,
+		ID: id, Incarnation: [16]byte{byte(id), incarnation}, Directories: dirs, MinFeatureLevel: 1, MaxFeatureLevel: MaxFeatureLevel,
 	}}
 }
 
@@ -163,7 +188,7 @@ func threeBrokers(t testing.TB) *testFSM {
 // M1: nothing that decides what Apply does may look at the clock, at chance or at this machine.
 func TestFSMFilesImportNothingNonDeterministic(t *testing.T) {
 	var files []string
-	for _, pattern := range []string{"fsm*.go", "command_*.go", "tree*.go", "image.go", "ids.go"} {
+	for _, pattern := range []string{"fsm*.go", "command_*.go", "tree*.go", "image.go", "ids.go", "coordinator.go", "offset.go"} {
 		matches, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		files = append(files, matches...)
@@ -191,6 +216,19 @@ func TestFSMFilesImportNothingNonDeterministic(t *testing.T) {
 		})
 	}
 	require.Equal(t, len(pb.CommandType_name)-2, commands, "one file per command, but for chain parts")
+	// Groups have durations; these files may know the type, and nothing that tells the time.
+	for _, name := range []string{"group.go", "group_codec.go"} {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		require.NoError(t, err)
+		ast.Inspect(file, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := sel.X.(*ast.Ident); ok && x.Name == "time" {
+					require.Contains(t, []string{"Duration", "Millisecond"}, sel.Sel.Name, "%s uses it", name)
+				}
+			}
+			return true
+		})
+	}
 }
 
 // Every command type of the schema has its place in the dispatch.
@@ -290,8 +328,19 @@ func TestBatchPublishesOnce(t *testing.T) {
 
 // I14, M1: FSMs that apply the same entries, in whatever batches, or from a snapshot taken anywhere, have equal hashes.
 func TestReplayIsDeterministic(t *testing.T) {
+	t.Run("topics", func(t *testing.T) { replayIsDeterministic(t, workload(newTestFSM(t), 300)) })
+	t.Run("groups", func(t *testing.T) {
+		f := newTestFSM(t)
+		entries := groupWorkload(f, 400)
+		require.Greater(t, f.st.groups.len(), 5)
+		require.Greater(t, f.st.offsetCount, 5)
+		require.NotZero(t, f.st.lastGenerations.len())
+		replayIsDeterministic(t, entries)
+	})
+}
+
+func replayIsDeterministic(t *testing.T, entries []*raft.Log) {
 	f := newTestFSM(t)
-	entries := workload(f, 300)
 	var hashes [][32]byte
 	for _, e := range entries {
 		f.Apply(e)
@@ -402,6 +451,103 @@ func workload(f *testFSM, n int) []*raft.Log {
 			continue
 		}
 		entries = append(entries, f.entry(c))
+	}
+	return entries
+}
+
+// groupWorkload makes entries of all kinds of commands about groups, at the feature level that has them, most of them
+// successful, some refused. It needs an FSM to itself: f is left in the state after them.
+func groupWorkload(f *testFSM, n int) (entries []*raft.Log) {
+	seq := uint32(7)
+	random := func(n int) int { seq = seq*1664525 + 1013904223; return int(seq>>8) % n }
+	do := func(commands ...command) {
+		e := f.entry(commands...)
+		entries = append(entries, e)
+		f.Apply(e)
+	}
+	do(&initCluster{clusterID: "millrace-g", featureLevel: GroupsFeatureLevel}, broker(1, 1), broker(2, 1), broker(3, 1))
+	do(topicCommand(1, "orders", on(1, 2, 3), on(2, 3, 1)), topicCommand(2, "clicks", on(1), on(2), on(3)))
+	sequence := uint64(0)
+	for i := range n {
+		name := fmt.Sprintf("group-%d", random(25))
+		by, _ := f.image().Coordinator(GroupCoordinator, name)
+		if random(20) == 0 {
+			by = BrokerID(random(3) + 1)
+		}
+		b := f.st.broker(by)
+		if b == nil {
+			b = f.st.broker(1)
+		}
+		var revision uint64
+		g := f.st.group(name)
+		if g != nil {
+			revision = g.Revision
+		}
+		if random(15) == 0 {
+			revision++
+		}
+		member := func(i int) *GroupMember {
+			return &GroupMember{ID: fmt.Sprintf("m%d", i), ClientID: "c", ClientHost: "/10.0.0.1", SessionTimeout: 45e9, RebalanceTimeout: 60e9,
+				Protocols: []GroupProtocol{{"range", []byte{1, byte(i)}}, {"sticky", nil}}}
+		}
+		switch random(10) {
+		case 0, 1, 2:
+			c := &changeGroup{broker: b.ID, epoch: b.Epoch, group: &Group{Name: name, Type: ClassicGroup, State: GroupCompleting, Revision: revision,
+				Generation: f.st.lastGeneration(name) + 1, ProtocolType: "consumer", Protocol: "range", Leader: "m1"}}
+			for range random(4) {
+				c.upsert = append(c.upsert, member(random(5)))
+			}
+			c.remove = []string{fmt.Sprintf("m%d", random(5))}
+			do(c)
+		case 3:
+			c := &changeGroup{broker: b.ID, epoch: b.Epoch, group: &Group{Name: name, Type: ConsumerGroup, State: GroupStable, Revision: revision,
+				Generation: f.st.lastGeneration(name) + 1, AssignmentEpoch: int32(i), Assignor: "uniform", TopicsHash: uint64(i) << 40}}
+			c.upsert = []*GroupMember{{ID: fmt.Sprintf("m%d", random(5)), InstanceID: "i1", Rack: "r", MemberEpoch: int32(i), PreviousMemberEpoch: 3, State: 2,
+				Subscription: []string{"orders"}, SubscriptionRegex: "o.*", ServerAssignor: "range", Target: []TopicPartitions{{TopicID: TopicID{1}, Partitions: []int32{0, 1}}},
+				Assigned: []TopicPartitions{{TopicID: TopicID{1}, Partitions: []int32{0}, Epochs: []int32{2}}}, Revoking: []TopicPartitions{{TopicID: TopicID{2}, Partitions: []int32{2}}}}}
+			do(c)
+		case 4:
+			if g != nil && len(g.Members) > 0 {
+				do(&changeGroup{broker: b.ID, epoch: b.Epoch, group: &Group{Name: name, Type: g.Type, State: GroupStable, Revision: revision, Generation: g.Generation},
+					assign: []MemberAssignment{{g.Members[0].ID, []byte("part")}}})
+				continue
+			}
+			do(&changeGroup{broker: b.ID, epoch: b.Epoch, group: &Group{Name: name, Type: ClassicGroup, Revision: revision}, delete: true, time: int64(i)})
+		case 5, 6, 7:
+			sequence++
+			c := &commitOffsets{broker: b.ID, epoch: b.Epoch, coordinatorEpoch: f.st.coordinatorEpoch, lane: uint32(i % 2), sequence: sequence}
+			for range 3 {
+				commit := OffsetCommit{Group: fmt.Sprintf("group-%d", random(25)), Generation: -1, Time: int64(i), Offsets: []OffsetEntry{
+					{TopicID{1}, int32(random(3)), int64(i), -1, ""}, {TopicID{2}, int32(random(3)), int64(i), int32(random(3)), []string{"", "note"}[random(2)]}}}
+				if g != nil && len(g.Members) > 0 && random(2) == 0 {
+					commit.Group, commit.Member, commit.Generation = name, g.Members[0].ID, g.Generation
+				}
+				if random(4) == 0 {
+					commit.ExpiresAt = int64(i) + 1
+				}
+				c.commits = append(c.commits, commit)
+			}
+			do(c)
+		case 8:
+			do(&deleteOffsets{broker: b.ID, epoch: b.Epoch, group: name, partitions: []TopicIDPartition{{TopicID{1}, 0}, {TopicID{2}, int32(random(3))}}})
+			if g != nil {
+				do(&changeGroup{broker: b.ID, epoch: b.Epoch, group: &Group{Name: name, Type: ClassicGroup, Revision: g.Revision, Generation: g.Generation, EmptySince: int64(i)},
+					remove: []string{"m0", "m1", "m2", "m3", "m4"}})
+			}
+			for _, c := range f.image().expirations(b.ID, int64(i), 20) {
+				c.epoch = b.Epoch
+				do(c)
+			}
+		case 9:
+			fenced := f.st.broker(BrokerID(random(3) + 1))
+			do(&alterBroker{broker: fenced.ID, epoch: fenced.Epoch, fenced: pb.Switch(1 + i%2), fencedIndex: fenced.fencedIndex, leaving: pb.Switch(random(8) / 7)})
+			if random(5) == 0 {
+				do(f.again(broker(fenced.ID, byte(i))))
+			}
+			if random(12) == 0 {
+				do(&deleteTopic{id: TopicID{2}, request: requestID{byte(i)}})
+			}
+		}
 	}
 	return entries
 }

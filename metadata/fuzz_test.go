@@ -22,8 +22,16 @@ func FuzzEntry(f *testing.F) {
 	}
 	f.Add(seeds.entry(&alterPartition{leader: 1, leaderBrokerEpoch: 1, topic: TopicID{1}, isr: []ISRMember{{1, 1}}}).Data)
 	f.Add([]byte{})
+	groups := newTestFSM(f)
+	for _, e := range groupWorkload(groups, 60) {
+		f.Add(e.Data)
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		fsm := threeBrokers(t)
+		fsm.must(&setFeatureLevel{expected: 1, level: GroupsFeatureLevel})
+		fsm.must(&commitOffsets{broker: 1, epoch: 1, coordinatorEpoch: fsm.st.coordinatorEpoch, sequence: 1, commits: []OffsetCommit{
+			{Group: "group-1", Generation: -1, Offsets: []OffsetEntry{{TopicID{1}, 0, 4, -1, ""}}},
+		}})
 		before := stateHash(fsm.st, fsm.index)
 		fsm.next++
 		fsm.Apply(&raft.Log{Index: fsm.next, Term: testTerm, Type: raft.LogCommand, Data: data})
@@ -50,6 +58,9 @@ func FuzzSnapshot(f *testing.F) {
 		}
 	}
 	f.Add(snapshotBytes(f, newState(), 0), false)
+	groups := newTestFSM(f)
+	groupWorkload(groups, 120)
+	f.Add(snapshotBytes(f, groups.st, groups.index), true)
 	f.Fuzz(func(t *testing.T, data []byte, mend bool) {
 		if mend {
 			data = withChecksums(data)
@@ -73,7 +84,15 @@ func FuzzCommand(f *testing.F) {
 	for _, e := range workload(fsm, 60) {
 		f.Add(e.Data, uint8(3))
 	}
-	for kind := range uint8(12) {
+	groups := newTestFSM(f)
+	for _, e := range groupWorkload(groups, 60) {
+		var entry pb.Entry
+		require.NoError(f, proto.Unmarshal(e.Data, &entry))
+		for _, c := range entry.Commands {
+			f.Add(c.Body, uint8(c.Type))
+		}
+	}
+	for kind := range uint8(31) {
 		f.Add([]byte{}, kind)
 	}
 	f.Fuzz(func(t *testing.T, body []byte, kind uint8) {

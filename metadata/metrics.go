@@ -15,6 +15,8 @@ type metrics struct {
 	bytes     prometheus.Counter
 	duration  prometheus.Histogram
 	plans     prometheus.Counter
+	commits   prometheus.Counter
+	perBatch  prometheus.Histogram
 	snapshot  atomic.Int64 // unix nanoseconds of the newest snapshot, 0 = none
 	registry  prometheus.Registerer
 	collector prometheus.Collector
@@ -29,6 +31,15 @@ func newMetrics() *metrics {
 		plans: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "millrace_rebalance_plans_total",
 			Help: "Plans that the balancer of this broker committed while it was the controller.",
+		}),
+		commits: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "millrace_offset_commits_total",
+			Help: "Offset commits that this broker has sent to the metadata quorum as coordinator.",
+		}),
+		perBatch: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "millrace_offset_commit_batch",
+			Help:    "Offset commits that shared one metadata command.",
+			Buckets: []float64{1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500},
 		}),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "millrace_raft_proposed_bytes_total",
@@ -52,6 +63,12 @@ func (m *metrics) entry(commands, bytes int) {
 	m.commands.Add(float64(commands))
 	m.bytes.Add(float64(bytes))
 	m.batch.Observe(float64(commands))
+}
+
+// commitBatch counts a batch of offset commits on its way out.
+func (m *metrics) commitBatch(commits int) {
+	m.commits.Add(float64(commits))
+	m.perBatch.Observe(float64(commits))
 }
 
 func (m *metrics) committed(d time.Duration) { m.duration.Observe(d.Seconds()) }
@@ -110,6 +127,8 @@ func (c *raftCollector) Describe(ch chan<- *prometheus.Desc) {
 	c.metrics.batch.Describe(ch)
 	c.metrics.duration.Describe(ch)
 	c.metrics.plans.Describe(ch)
+	c.metrics.commits.Describe(ch)
+	c.metrics.perBatch.Describe(ch)
 }
 
 func (c *raftCollector) Collect(ch chan<- prometheus.Metric) {
@@ -139,6 +158,8 @@ func (c *raftCollector) Collect(ch chan<- prometheus.Metric) {
 	c.metrics.batch.Collect(ch)
 	c.metrics.duration.Collect(ch)
 	c.metrics.plans.Collect(ch)
+	c.metrics.commits.Collect(ch)
+	c.metrics.perBatch.Collect(ch)
 }
 
 // collectBalance tells of the balancer at the controller; a plan is in the metadata, so that others would count it again.

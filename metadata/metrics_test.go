@@ -41,6 +41,8 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{
+		"millrace_offset_commit_batch",
+		"millrace_offset_commits_total",
 		"millrace_raft_applied_index",
 		"millrace_raft_commands_total",
 		"millrace_raft_commit_duration_seconds",

@@ -107,6 +107,7 @@ var (
 	opRunBalance         = operation[none, BalancerPlan]{name: "run_balance", local: (*Store).runBalance}
 	opBalanceStatus      = operation[none, BalancerStatus]{name: "balance_status", repeatable: true, unseen: true, local: (*Store).balanceStatus}
 	opCancelBalance      = operation[none, int]{name: "cancel_balance", local: (*Store).cancelBalance}
+	opProposeGroups      = operation[groupProposals, groupAnswers]{name: "propose_groups", unseen: true, local: (*Store).proposeGroups}
 	opUpdateFeatureLevel = operation[uint32, none]{name: "update_feature_level", repeatable: true,
 		local: (*Store).updateFeatureLevel}
 )
@@ -116,6 +117,7 @@ var operations = []served{
 	&opCreateTopics, &opCreatePartitions, &opDeleteTopics, &opAlterConfigs, &opAllocateProducerIDs, &opAlterPartition,
 	&opRegisterBroker, &opAssignBrokerID, &opHeartbeat, &opSuspect, &opElectLeaders, &opAlterReassignments,
 	&opSetMaintenance, &opDecommission, &opUnregisterBroker, &opUpdateFeatureLevel,
+	&opProposeGroups,
 	&opPlanBalance, &opRunBalance, &opBalanceStatus, &opCancelBalance,
 	&opQuorum, &opAddServer, &opRemoveServer, &opTransferLeadership,
 }

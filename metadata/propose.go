@@ -33,9 +33,14 @@ func (s *Store) submit(ctx context.Context, term uint64, c command) (*proposal, 
 	if err != nil {
 		return nil, err
 	}
+	return s.submitEncoded(ctx, metadataLane, term, data)
+}
+
+// submitEncoded is submit of what encodeCommand returned.
+func (s *Store) submitEncoded(ctx context.Context, l lane, term uint64, data []byte) (*proposal, error) {
 	if len(data) <= maxPartBytes {
 		pr := newProposal(data)
-		return pr, s.proposer.submit(ctx, metadataLane, pr)
+		return pr, s.proposer.submit(ctx, l, pr)
 	}
 	if len(data) > maxChainBytes {
 		return nil, &Error{
@@ -47,6 +52,10 @@ func (s *Store) submit(ctx context.Context, term uint64, c command) (*proposal, 
 	}
 	parts := (len(data) + maxPartBytes - 1) / maxPartBytes
 	id := requestID(s.newID())
+	// One chain after the other: the state holds few unfinished ones, and a lane keeps the order, so that the parts of no
+	// other of this controller come between.
+	s.chaining.Lock()
+	defer s.chaining.Unlock()
 	var pr *proposal
 	for i := range parts {
 		piece := data[i*maxPartBytes : min((i+1)*maxPartBytes, len(data))]
@@ -56,7 +65,7 @@ func (s *Store) submit(ctx context.Context, term uint64, c command) (*proposal, 
 		}
 		pr = newProposal(part)
 		// Without its last part a chain has no effect, so an error here is as definite as that of a single command.
-		if err := s.proposer.submit(ctx, metadataLane, pr); err != nil {
+		if err := s.proposer.submit(ctx, l, pr); err != nil {
 			return nil, err
 		}
 	}

@@ -15,6 +15,8 @@ import (
 type Replica struct {
 	fsm  *fsm
 	next uint64
+	// sequence counts the batches of offset commits.
+	sequence uint64
 	// Settings stand in for the brokers' configs, where a topic says nothing. They may be changed between changes.
 	Settings ReplicaSettings
 }
@@ -48,7 +50,7 @@ func (r *Replica) Hash() [32]byte { return stateHash(r.fsm.st, r.fsm.index) }
 // Clone returns an independent Replica in the same state.
 func (r *Replica) Clone() *Replica {
 	f := *r.fsm
-	return &Replica{fsm: &f, next: r.next, Settings: r.Settings}
+	return &Replica{fsm: &f, next: r.next, sequence: r.sequence, Settings: r.Settings}
 }
 
 // do applies one command, as an entry of its own.

@@ -47,6 +47,9 @@ type Store struct {
 	changing  sync.Mutex    // held while the Raft configuration is changed
 	kick      chan struct{} // wakes keepQuorum
 	proposer  *proposer
+	chaining  sync.Mutex // held while the parts of a large command are queued
+	outbox    *outbox
+	landings  landings
 	metrics   *metrics
 	ballast   *ballast
 	full      atomic.Bool // the disk was full, and the ballast could not be taken since
@@ -68,6 +71,8 @@ type Store struct {
 		c   chan struct{} // closed after err is set
 		err error
 	}
+	// registered is the broker epoch that RegisterBroker returned to this process last, 0 before.
+	registered atomic.Int64
 	former     BrokerID   // the controller before; of followLeadership
 	allocating sync.Mutex // held during AllocateProducerIDs
 	// lifetime ends when Close begins; it bounds what this Store does of its own.
@@ -119,6 +124,7 @@ func Open(cfg Config) (_ *Store, err error) {
 	s.former = NoBroker
 	s.suspicions.m, s.suspicions.wake = make(map[BrokerID]suspicion), make(chan struct{}, 1)
 	s.balancer.now = time.Now
+	s.landings.wake = make(chan struct{}, 1)
 	s.ready.c = make(chan struct{})
 	s.failed.c = make(chan struct{})
 	s.random.Rand = cfg.Rand
@@ -195,9 +201,13 @@ func Open(cfg Config) (_ *Store, err error) {
 		return nil, fmt.Errorf("register metrics of metadata: %w", err)
 	}
 	s.proposer = newProposer(s.raft, s.metrics)
+	s.outbox = newOutbox(s)
 	s.pilot = newPilot(s)
 	s.running.Go(s.proposer.gather)
 	s.running.Go(s.proposer.settle)
+	s.outbox.start()
+	s.running.Go(s.land)
+	s.running.Go(s.expire)
 	s.running.Go(s.followLeadership)
 	s.running.Go(s.tellSuspicions)
 	s.running.Go(s.control)

@@ -48,7 +48,12 @@ const (
 	CommandType_COMMAND_UNREGISTER_BROKER     CommandType = 15
 	CommandType_COMMAND_SET_FEATURE_LEVEL     CommandType = 16
 	CommandType_COMMAND_PRUNE_TOMBSTONES      CommandType = 17
-	CommandType_COMMAND_ALTER_BALANCE         CommandType = 30
+	// From feature level 2 on: groups and committed offsets.
+	CommandType_COMMAND_CHANGE_GROUP   CommandType = 18
+	CommandType_COMMAND_COMMIT_OFFSETS CommandType = 19
+	CommandType_COMMAND_DELETE_OFFSETS CommandType = 20
+	CommandType_COMMAND_EXPIRE_OFFSETS CommandType = 21
+	CommandType_COMMAND_ALTER_BALANCE  CommandType = 30
 )
 
 // Enum value maps for CommandType.
@@ -72,6 +77,10 @@ var (
 		15: "COMMAND_UNREGISTER_BROKER",
 		16: "COMMAND_SET_FEATURE_LEVEL",
 		17: "COMMAND_PRUNE_TOMBSTONES",
+		18: "COMMAND_CHANGE_GROUP",
+		19: "COMMAND_COMMIT_OFFSETS",
+		20: "COMMAND_DELETE_OFFSETS",
+		21: "COMMAND_EXPIRE_OFFSETS",
 		30: "COMMAND_ALTER_BALANCE",
 	}
 	CommandType_value = map[string]int32{
@@ -93,6 +102,10 @@ var (
 		"COMMAND_UNREGISTER_BROKER":     15,
 		"COMMAND_SET_FEATURE_LEVEL":     16,
 		"COMMAND_PRUNE_TOMBSTONES":      17,
+		"COMMAND_CHANGE_GROUP":          18,
+		"COMMAND_COMMIT_OFFSETS":        19,
+		"COMMAND_DELETE_OFFSETS":        20,
+		"COMMAND_EXPIRE_OFFSETS":        21,
 		"COMMAND_ALTER_BALANCE":         30,
 	}
 )
@@ -1931,6 +1944,1076 @@ func (x *BalanceAway) GetSinceMillis() int64 {
 	return 0
 }
 
+// Group is what there is of a group beside its members. In commands it is the state after the change, and revision that
+// before it.
+type Group struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Name            string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Type            uint32                 `protobuf:"varint,2,opt,name=type,proto3" json:"type,omitempty"`
+	State           uint32                 `protobuf:"varint,3,opt,name=state,proto3" json:"state,omitempty"`
+	Revision        uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	Generation      int32                  `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
+	AssignmentEpoch int32                  `protobuf:"varint,6,opt,name=assignment_epoch,json=assignmentEpoch,proto3" json:"assignment_epoch,omitempty"`
+	ProtocolType    string                 `protobuf:"bytes,7,opt,name=protocol_type,json=protocolType,proto3" json:"protocol_type,omitempty"`
+	Protocol        string                 `protobuf:"bytes,8,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Leader          string                 `protobuf:"bytes,9,opt,name=leader,proto3" json:"leader,omitempty"`
+	Assignor        string                 `protobuf:"bytes,10,opt,name=assignor,proto3" json:"assignor,omitempty"`
+	TopicsHash      uint64                 `protobuf:"fixed64,11,opt,name=topics_hash,json=topicsHash,proto3" json:"topics_hash,omitempty"`
+	EmptySince      int64                  `protobuf:"varint,12,opt,name=empty_since,json=emptySince,proto3" json:"empty_since,omitempty"` // unix milliseconds
+	Interrupted     bool                   `protobuf:"varint,13,opt,name=interrupted,proto3" json:"interrupted,omitempty"`
+	Members         uint32                 `protobuf:"varint,14,opt,name=members,proto3" json:"members,omitempty"` // in snapshots: how many follow
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Group) Reset() {
+	*x = Group{}
+	mi := &file_metadata_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Group) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Group) ProtoMessage() {}
+
+func (x *Group) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Group.ProtoReflect.Descriptor instead.
+func (*Group) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Group) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Group) GetType() uint32 {
+	if x != nil {
+		return x.Type
+	}
+	return 0
+}
+
+func (x *Group) GetState() uint32 {
+	if x != nil {
+		return x.State
+	}
+	return 0
+}
+
+func (x *Group) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Group) GetGeneration() int32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Group) GetAssignmentEpoch() int32 {
+	if x != nil {
+		return x.AssignmentEpoch
+	}
+	return 0
+}
+
+func (x *Group) GetProtocolType() string {
+	if x != nil {
+		return x.ProtocolType
+	}
+	return ""
+}
+
+func (x *Group) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *Group) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
+func (x *Group) GetAssignor() string {
+	if x != nil {
+		return x.Assignor
+	}
+	return ""
+}
+
+func (x *Group) GetTopicsHash() uint64 {
+	if x != nil {
+		return x.TopicsHash
+	}
+	return 0
+}
+
+func (x *Group) GetEmptySince() int64 {
+	if x != nil {
+		return x.EmptySince
+	}
+	return 0
+}
+
+func (x *Group) GetInterrupted() bool {
+	if x != nil {
+		return x.Interrupted
+	}
+	return false
+}
+
+func (x *Group) GetMembers() uint32 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+type GroupMember struct {
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	Id                  string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	InstanceId          string                 `protobuf:"bytes,2,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	Rack                string                 `protobuf:"bytes,3,opt,name=rack,proto3" json:"rack,omitempty"`
+	ClientId            string                 `protobuf:"bytes,4,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	ClientHost          string                 `protobuf:"bytes,5,opt,name=client_host,json=clientHost,proto3" json:"client_host,omitempty"`
+	SessionTimeout      int64                  `protobuf:"varint,6,opt,name=session_timeout,json=sessionTimeout,proto3" json:"session_timeout,omitempty"`       // milliseconds
+	RebalanceTimeout    int64                  `protobuf:"varint,7,opt,name=rebalance_timeout,json=rebalanceTimeout,proto3" json:"rebalance_timeout,omitempty"` // milliseconds
+	Protocols           []*GroupProtocol       `protobuf:"bytes,8,rep,name=protocols,proto3" json:"protocols,omitempty"`
+	Assignment          []byte                 `protobuf:"bytes,9,opt,name=assignment,proto3" json:"assignment,omitempty"`
+	MemberEpoch         int32                  `protobuf:"varint,10,opt,name=member_epoch,json=memberEpoch,proto3" json:"member_epoch,omitempty"`
+	PreviousMemberEpoch int32                  `protobuf:"varint,11,opt,name=previous_member_epoch,json=previousMemberEpoch,proto3" json:"previous_member_epoch,omitempty"`
+	State               uint32                 `protobuf:"varint,12,opt,name=state,proto3" json:"state,omitempty"`
+	Subscription        []string               `protobuf:"bytes,13,rep,name=subscription,proto3" json:"subscription,omitempty"`
+	SubscriptionRegex   string                 `protobuf:"bytes,14,opt,name=subscription_regex,json=subscriptionRegex,proto3" json:"subscription_regex,omitempty"`
+	ServerAssignor      string                 `protobuf:"bytes,15,opt,name=server_assignor,json=serverAssignor,proto3" json:"server_assignor,omitempty"`
+	Assigned            *GroupPartitions       `protobuf:"bytes,16,opt,name=assigned,proto3" json:"assigned,omitempty"`
+	Revoking            *GroupPartitions       `protobuf:"bytes,17,opt,name=revoking,proto3" json:"revoking,omitempty"`
+	Target              *GroupPartitions       `protobuf:"bytes,18,opt,name=target,proto3" json:"target,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *GroupMember) Reset() {
+	*x = GroupMember{}
+	mi := &file_metadata_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupMember) ProtoMessage() {}
+
+func (x *GroupMember) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupMember.ProtoReflect.Descriptor instead.
+func (*GroupMember) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *GroupMember) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *GroupMember) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *GroupMember) GetRack() string {
+	if x != nil {
+		return x.Rack
+	}
+	return ""
+}
+
+func (x *GroupMember) GetClientId() string {
+	if x != nil {
+		return x.ClientId
+	}
+	return ""
+}
+
+func (x *GroupMember) GetClientHost() string {
+	if x != nil {
+		return x.ClientHost
+	}
+	return ""
+}
+
+func (x *GroupMember) GetSessionTimeout() int64 {
+	if x != nil {
+		return x.SessionTimeout
+	}
+	return 0
+}
+
+func (x *GroupMember) GetRebalanceTimeout() int64 {
+	if x != nil {
+		return x.RebalanceTimeout
+	}
+	return 0
+}
+
+func (x *GroupMember) GetProtocols() []*GroupProtocol {
+	if x != nil {
+		return x.Protocols
+	}
+	return nil
+}
+
+func (x *GroupMember) GetAssignment() []byte {
+	if x != nil {
+		return x.Assignment
+	}
+	return nil
+}
+
+func (x *GroupMember) GetMemberEpoch() int32 {
+	if x != nil {
+		return x.MemberEpoch
+	}
+	return 0
+}
+
+func (x *GroupMember) GetPreviousMemberEpoch() int32 {
+	if x != nil {
+		return x.PreviousMemberEpoch
+	}
+	return 0
+}
+
+func (x *GroupMember) GetState() uint32 {
+	if x != nil {
+		return x.State
+	}
+	return 0
+}
+
+func (x *GroupMember) GetSubscription() []string {
+	if x != nil {
+		return x.Subscription
+	}
+	return nil
+}
+
+func (x *GroupMember) GetSubscriptionRegex() string {
+	if x != nil {
+		return x.SubscriptionRegex
+	}
+	return ""
+}
+
+func (x *GroupMember) GetServerAssignor() string {
+	if x != nil {
+		return x.ServerAssignor
+	}
+	return ""
+}
+
+func (x *GroupMember) GetAssigned() *GroupPartitions {
+	if x != nil {
+		return x.Assigned
+	}
+	return nil
+}
+
+func (x *GroupMember) GetRevoking() *GroupPartitions {
+	if x != nil {
+		return x.Revoking
+	}
+	return nil
+}
+
+func (x *GroupMember) GetTarget() *GroupPartitions {
+	if x != nil {
+		return x.Target
+	}
+	return nil
+}
+
+type GroupProtocol struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Metadata      []byte                 `protobuf:"bytes,2,opt,name=metadata,proto3" json:"metadata,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupProtocol) Reset() {
+	*x = GroupProtocol{}
+	mi := &file_metadata_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupProtocol) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupProtocol) ProtoMessage() {}
+
+func (x *GroupProtocol) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupProtocol.ProtoReflect.Descriptor instead.
+func (*GroupProtocol) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *GroupProtocol) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GroupProtocol) GetMetadata() []byte {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+// GroupPartitions are partitions of several topics, in columns.
+type GroupPartitions struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TopicIds      []byte                 `protobuf:"bytes,1,opt,name=topic_ids,json=topicIds,proto3" json:"topic_ids,omitempty"` // 16 bytes each
+	Counts        []uint32               `protobuf:"varint,2,rep,packed,name=counts,proto3" json:"counts,omitempty"`             // partitions of each topic
+	Partitions    []uint32               `protobuf:"varint,3,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	Epochs        []int32                `protobuf:"varint,4,rep,packed,name=epochs,proto3" json:"epochs,omitempty"` // parallel to partitions; none = all 0
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupPartitions) Reset() {
+	*x = GroupPartitions{}
+	mi := &file_metadata_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupPartitions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupPartitions) ProtoMessage() {}
+
+func (x *GroupPartitions) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupPartitions.ProtoReflect.Descriptor instead.
+func (*GroupPartitions) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *GroupPartitions) GetTopicIds() []byte {
+	if x != nil {
+		return x.TopicIds
+	}
+	return nil
+}
+
+func (x *GroupPartitions) GetCounts() []uint32 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *GroupPartitions) GetPartitions() []uint32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *GroupPartitions) GetEpochs() []int32 {
+	if x != nil {
+		return x.Epochs
+	}
+	return nil
+}
+
+type MemberAssignment struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Member        string                 `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	Assignment    []byte                 `protobuf:"bytes,2,opt,name=assignment,proto3" json:"assignment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberAssignment) Reset() {
+	*x = MemberAssignment{}
+	mi := &file_metadata_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberAssignment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberAssignment) ProtoMessage() {}
+
+func (x *MemberAssignment) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberAssignment.ProtoReflect.Descriptor instead.
+func (*MemberAssignment) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *MemberAssignment) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
+}
+
+func (x *MemberAssignment) GetAssignment() []byte {
+	if x != nil {
+		return x.Assignment
+	}
+	return nil
+}
+
+// ChangeGroup changes one group, or deletes it.
+type ChangeGroup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Broker        int32                  `protobuf:"varint,1,opt,name=broker,proto3" json:"broker,omitempty"` // the coordinator that proposes, like the next
+	BrokerEpoch   int64                  `protobuf:"varint,2,opt,name=broker_epoch,json=brokerEpoch,proto3" json:"broker_epoch,omitempty"`
+	Group         *Group                 `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`
+	Remove        []string               `protobuf:"bytes,4,rep,name=remove,proto3" json:"remove,omitempty"`
+	Upsert        []*GroupMember         `protobuf:"bytes,5,rep,name=upsert,proto3" json:"upsert,omitempty"`
+	Assign        []*MemberAssignment    `protobuf:"bytes,6,rep,name=assign,proto3" json:"assign,omitempty"`
+	Delete        bool                   `protobuf:"varint,7,opt,name=delete,proto3" json:"delete,omitempty"`
+	Time          int64                  `protobuf:"varint,8,opt,name=time,proto3" json:"time,omitempty"` // unix milliseconds
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeGroup) Reset() {
+	*x = ChangeGroup{}
+	mi := &file_metadata_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeGroup) ProtoMessage() {}
+
+func (x *ChangeGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeGroup.ProtoReflect.Descriptor instead.
+func (*ChangeGroup) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ChangeGroup) GetBroker() int32 {
+	if x != nil {
+		return x.Broker
+	}
+	return 0
+}
+
+func (x *ChangeGroup) GetBrokerEpoch() int64 {
+	if x != nil {
+		return x.BrokerEpoch
+	}
+	return 0
+}
+
+func (x *ChangeGroup) GetGroup() *Group {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
+func (x *ChangeGroup) GetRemove() []string {
+	if x != nil {
+		return x.Remove
+	}
+	return nil
+}
+
+func (x *ChangeGroup) GetUpsert() []*GroupMember {
+	if x != nil {
+		return x.Upsert
+	}
+	return nil
+}
+
+func (x *ChangeGroup) GetAssign() []*MemberAssignment {
+	if x != nil {
+		return x.Assign
+	}
+	return nil
+}
+
+func (x *ChangeGroup) GetDelete() bool {
+	if x != nil {
+		return x.Delete
+	}
+	return false
+}
+
+func (x *ChangeGroup) GetTime() int64 {
+	if x != nil {
+		return x.Time
+	}
+	return 0
+}
+
+// CommitOffsets commits offsets of any number of groups.
+type CommitOffsets struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Broker           int32                  `protobuf:"varint,1,opt,name=broker,proto3" json:"broker,omitempty"` // the coordinator that proposes, like the next two
+	BrokerEpoch      int64                  `protobuf:"varint,2,opt,name=broker_epoch,json=brokerEpoch,proto3" json:"broker_epoch,omitempty"`
+	CoordinatorEpoch int32                  `protobuf:"varint,3,opt,name=coordinator_epoch,json=coordinatorEpoch,proto3" json:"coordinator_epoch,omitempty"`
+	// The batches of one lane of a broker are applied in the order of their numbers, or not at all.
+	Lane          uint32         `protobuf:"varint,4,opt,name=lane,proto3" json:"lane,omitempty"`
+	Sequence      uint64         `protobuf:"varint,5,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Commits       []*GroupCommit `protobuf:"bytes,6,rep,name=commits,proto3" json:"commits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommitOffsets) Reset() {
+	*x = CommitOffsets{}
+	mi := &file_metadata_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommitOffsets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommitOffsets) ProtoMessage() {}
+
+func (x *CommitOffsets) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommitOffsets.ProtoReflect.Descriptor instead.
+func (*CommitOffsets) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *CommitOffsets) GetBroker() int32 {
+	if x != nil {
+		return x.Broker
+	}
+	return 0
+}
+
+func (x *CommitOffsets) GetBrokerEpoch() int64 {
+	if x != nil {
+		return x.BrokerEpoch
+	}
+	return 0
+}
+
+func (x *CommitOffsets) GetCoordinatorEpoch() int32 {
+	if x != nil {
+		return x.CoordinatorEpoch
+	}
+	return 0
+}
+
+func (x *CommitOffsets) GetLane() uint32 {
+	if x != nil {
+		return x.Lane
+	}
+	return 0
+}
+
+func (x *CommitOffsets) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *CommitOffsets) GetCommits() []*GroupCommit {
+	if x != nil {
+		return x.Commits
+	}
+	return nil
+}
+
+// GroupCommit is one commit in the name of one member.
+type GroupCommit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Member        string                 `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`
+	Instance      string                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
+	Generation    int32                  `protobuf:"zigzag32,4,opt,name=generation,proto3" json:"generation,omitempty"`
+	Time          int64                  `protobuf:"varint,5,opt,name=time,proto3" json:"time,omitempty"`                            // unix milliseconds
+	ExpiresAt     int64                  `protobuf:"varint,6,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"` // unix milliseconds, 0 = none
+	Offsets       *OffsetColumns         `protobuf:"bytes,7,opt,name=offsets,proto3" json:"offsets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupCommit) Reset() {
+	*x = GroupCommit{}
+	mi := &file_metadata_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupCommit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupCommit) ProtoMessage() {}
+
+func (x *GroupCommit) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupCommit.ProtoReflect.Descriptor instead.
+func (*GroupCommit) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *GroupCommit) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *GroupCommit) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
+}
+
+func (x *GroupCommit) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *GroupCommit) GetGeneration() int32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *GroupCommit) GetTime() int64 {
+	if x != nil {
+		return x.Time
+	}
+	return 0
+}
+
+func (x *GroupCommit) GetExpiresAt() int64 {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return 0
+}
+
+func (x *GroupCommit) GetOffsets() *OffsetColumns {
+	if x != nil {
+		return x.Offsets
+	}
+	return nil
+}
+
+// OffsetColumns are offsets of partitions.
+type OffsetColumns struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TopicIds      []byte                 `protobuf:"bytes,1,opt,name=topic_ids,json=topicIds,proto3" json:"topic_ids,omitempty"` // 16 bytes each
+	Counts        []uint32               `protobuf:"varint,2,rep,packed,name=counts,proto3" json:"counts,omitempty"`             // partitions of each topic
+	Partitions    []uint32               `protobuf:"varint,3,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	Offsets       []int64                `protobuf:"varint,4,rep,packed,name=offsets,proto3" json:"offsets,omitempty"`
+	LeaderEpochs  []int32                `protobuf:"zigzag32,5,rep,packed,name=leader_epochs,json=leaderEpochs,proto3" json:"leader_epochs,omitempty"` // none = all -1
+	Metadata      []string               `protobuf:"bytes,6,rep,name=metadata,proto3" json:"metadata,omitempty"`                                       // none = all empty
+	CommittedAt   []int64                `protobuf:"varint,7,rep,packed,name=committed_at,json=committedAt,proto3" json:"committed_at,omitempty"`      // in snapshots; unix milliseconds
+	ExpiresAt     []int64                `protobuf:"varint,8,rep,packed,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`            // in snapshots; none = all 0
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OffsetColumns) Reset() {
+	*x = OffsetColumns{}
+	mi := &file_metadata_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OffsetColumns) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OffsetColumns) ProtoMessage() {}
+
+func (x *OffsetColumns) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OffsetColumns.ProtoReflect.Descriptor instead.
+func (*OffsetColumns) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *OffsetColumns) GetTopicIds() []byte {
+	if x != nil {
+		return x.TopicIds
+	}
+	return nil
+}
+
+func (x *OffsetColumns) GetCounts() []uint32 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *OffsetColumns) GetPartitions() []uint32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *OffsetColumns) GetOffsets() []int64 {
+	if x != nil {
+		return x.Offsets
+	}
+	return nil
+}
+
+func (x *OffsetColumns) GetLeaderEpochs() []int32 {
+	if x != nil {
+		return x.LeaderEpochs
+	}
+	return nil
+}
+
+func (x *OffsetColumns) GetMetadata() []string {
+	if x != nil {
+		return x.Metadata
+	}
+	return nil
+}
+
+func (x *OffsetColumns) GetCommittedAt() []int64 {
+	if x != nil {
+		return x.CommittedAt
+	}
+	return nil
+}
+
+func (x *OffsetColumns) GetExpiresAt() []int64 {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+// DeleteOffsets deletes committed offsets of one group.
+type DeleteOffsets struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Broker        int32                  `protobuf:"varint,1,opt,name=broker,proto3" json:"broker,omitempty"` // the coordinator that proposes, like the next
+	BrokerEpoch   int64                  `protobuf:"varint,2,opt,name=broker_epoch,json=brokerEpoch,proto3" json:"broker_epoch,omitempty"`
+	Group         string                 `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`
+	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"` // 0 = not compared
+	TopicIds      []byte                 `protobuf:"bytes,5,opt,name=topic_ids,json=topicIds,proto3" json:"topic_ids,omitempty"`
+	Counts        []uint32               `protobuf:"varint,6,rep,packed,name=counts,proto3" json:"counts,omitempty"`
+	Partitions    []uint32               `protobuf:"varint,7,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteOffsets) Reset() {
+	*x = DeleteOffsets{}
+	mi := &file_metadata_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteOffsets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteOffsets) ProtoMessage() {}
+
+func (x *DeleteOffsets) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteOffsets.ProtoReflect.Descriptor instead.
+func (*DeleteOffsets) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *DeleteOffsets) GetBroker() int32 {
+	if x != nil {
+		return x.Broker
+	}
+	return 0
+}
+
+func (x *DeleteOffsets) GetBrokerEpoch() int64 {
+	if x != nil {
+		return x.BrokerEpoch
+	}
+	return 0
+}
+
+func (x *DeleteOffsets) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *DeleteOffsets) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *DeleteOffsets) GetTopicIds() []byte {
+	if x != nil {
+		return x.TopicIds
+	}
+	return nil
+}
+
+func (x *DeleteOffsets) GetCounts() []uint32 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *DeleteOffsets) GetPartitions() []uint32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+// ExpireOffsets drops what is too old of the groups named, and their offsets of deleted topics.
+type ExpireOffsets struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Broker        int32                  `protobuf:"varint,1,opt,name=broker,proto3" json:"broker,omitempty"` // the coordinator that proposes, like the next
+	BrokerEpoch   int64                  `protobuf:"varint,2,opt,name=broker_epoch,json=brokerEpoch,proto3" json:"broker_epoch,omitempty"`
+	Now           int64                  `protobuf:"varint,3,opt,name=now,proto3" json:"now,omitempty"`             // unix milliseconds
+	Retention     int64                  `protobuf:"varint,4,opt,name=retention,proto3" json:"retention,omitempty"` // milliseconds
+	Groups        []string               `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
+	Revisions     []uint64               `protobuf:"varint,6,rep,packed,name=revisions,proto3" json:"revisions,omitempty"` // parallel
+	Deleted       []string               `protobuf:"bytes,7,rep,name=deleted,proto3" json:"deleted,omitempty"`             // groups whose last generation may be forgotten
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExpireOffsets) Reset() {
+	*x = ExpireOffsets{}
+	mi := &file_metadata_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExpireOffsets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExpireOffsets) ProtoMessage() {}
+
+func (x *ExpireOffsets) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExpireOffsets.ProtoReflect.Descriptor instead.
+func (*ExpireOffsets) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ExpireOffsets) GetBroker() int32 {
+	if x != nil {
+		return x.Broker
+	}
+	return 0
+}
+
+func (x *ExpireOffsets) GetBrokerEpoch() int64 {
+	if x != nil {
+		return x.BrokerEpoch
+	}
+	return 0
+}
+
+func (x *ExpireOffsets) GetNow() int64 {
+	if x != nil {
+		return x.Now
+	}
+	return 0
+}
+
+func (x *ExpireOffsets) GetRetention() int64 {
+	if x != nil {
+		return x.Retention
+	}
+	return 0
+}
+
+func (x *ExpireOffsets) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *ExpireOffsets) GetRevisions() []uint64 {
+	if x != nil {
+		return x.Revisions
+	}
+	return nil
+}
+
+func (x *ExpireOffsets) GetDeleted() []string {
+	if x != nil {
+		return x.Deleted
+	}
+	return nil
+}
+
 type SnapshotBalance struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -1942,7 +3025,7 @@ type SnapshotBalance struct {
 
 func (x *SnapshotBalance) Reset() {
 	*x = SnapshotBalance{}
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1954,7 +3037,7 @@ func (x *SnapshotBalance) String() string {
 func (*SnapshotBalance) ProtoMessage() {}
 
 func (x *SnapshotBalance) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[23]
+	mi := &file_metadata_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1967,7 +3050,7 @@ func (x *SnapshotBalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotBalance.ProtoReflect.Descriptor instead.
 func (*SnapshotBalance) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{23}
+	return file_metadata_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SnapshotBalance) GetVersion() uint64 {
@@ -2003,7 +3086,7 @@ type CreateTopic struct {
 
 func (x *CreateTopic) Reset() {
 	*x = CreateTopic{}
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2015,7 +3098,7 @@ func (x *CreateTopic) String() string {
 func (*CreateTopic) ProtoMessage() {}
 
 func (x *CreateTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[24]
+	mi := &file_metadata_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2028,7 +3111,7 @@ func (x *CreateTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTopic.ProtoReflect.Descriptor instead.
 func (*CreateTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{24}
+	return file_metadata_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CreateTopic) GetTopicId() []byte {
@@ -2069,7 +3152,7 @@ type DeleteTopic struct {
 
 func (x *DeleteTopic) Reset() {
 	*x = DeleteTopic{}
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +3164,7 @@ func (x *DeleteTopic) String() string {
 func (*DeleteTopic) ProtoMessage() {}
 
 func (x *DeleteTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[25]
+	mi := &file_metadata_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +3177,7 @@ func (x *DeleteTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTopic.ProtoReflect.Descriptor instead.
 func (*DeleteTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{25}
+	return file_metadata_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DeleteTopic) GetRequestId() []byte {
@@ -2122,7 +3205,7 @@ type CreatePartitions struct {
 
 func (x *CreatePartitions) Reset() {
 	*x = CreatePartitions{}
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2134,7 +3217,7 @@ func (x *CreatePartitions) String() string {
 func (*CreatePartitions) ProtoMessage() {}
 
 func (x *CreatePartitions) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[26]
+	mi := &file_metadata_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2147,7 +3230,7 @@ func (x *CreatePartitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePartitions.ProtoReflect.Descriptor instead.
 func (*CreatePartitions) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{26}
+	return file_metadata_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CreatePartitions) GetTopicId() []byte {
@@ -2184,7 +3267,7 @@ type AlterConfigs struct {
 
 func (x *AlterConfigs) Reset() {
 	*x = AlterConfigs{}
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2196,7 +3279,7 @@ func (x *AlterConfigs) String() string {
 func (*AlterConfigs) ProtoMessage() {}
 
 func (x *AlterConfigs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[27]
+	mi := &file_metadata_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2209,7 +3292,7 @@ func (x *AlterConfigs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterConfigs.ProtoReflect.Descriptor instead.
 func (*AlterConfigs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{27}
+	return file_metadata_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AlterConfigs) GetTopicId() []byte {
@@ -2257,7 +3340,7 @@ type AllocateProducerIDs struct {
 
 func (x *AllocateProducerIDs) Reset() {
 	*x = AllocateProducerIDs{}
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2269,7 +3352,7 @@ func (x *AllocateProducerIDs) String() string {
 func (*AllocateProducerIDs) ProtoMessage() {}
 
 func (x *AllocateProducerIDs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[28]
+	mi := &file_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2282,7 +3365,7 @@ func (x *AllocateProducerIDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocateProducerIDs.ProtoReflect.Descriptor instead.
 func (*AllocateProducerIDs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{28}
+	return file_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *AllocateProducerIDs) GetExpectedNext() int64 {
@@ -2316,7 +3399,7 @@ type AlterPartition struct {
 
 func (x *AlterPartition) Reset() {
 	*x = AlterPartition{}
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2328,7 +3411,7 @@ func (x *AlterPartition) String() string {
 func (*AlterPartition) ProtoMessage() {}
 
 func (x *AlterPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[29]
+	mi := &file_metadata_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2341,7 +3424,7 @@ func (x *AlterPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterPartition.ProtoReflect.Descriptor instead.
 func (*AlterPartition) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{29}
+	return file_metadata_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *AlterPartition) GetLeader() int32 {
@@ -2420,7 +3503,7 @@ type ChainPart struct {
 
 func (x *ChainPart) Reset() {
 	*x = ChainPart{}
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2432,7 +3515,7 @@ func (x *ChainPart) String() string {
 func (*ChainPart) ProtoMessage() {}
 
 func (x *ChainPart) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[30]
+	mi := &file_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2445,7 +3528,7 @@ func (x *ChainPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainPart.ProtoReflect.Descriptor instead.
 func (*ChainPart) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{30}
+	return file_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ChainPart) GetChainId() []byte {
@@ -2491,6 +3574,11 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Footer
 	//	*SnapshotRecord_Identity
 	//	*SnapshotRecord_Balance
+	//	*SnapshotRecord_Group
+	//	*SnapshotRecord_Members
+	//	*SnapshotRecord_Offsets
+	//	*SnapshotRecord_LastGenerations
+	//	*SnapshotRecord_CommitSequences
 	Record        isSnapshotRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2498,7 +3586,7 @@ type SnapshotRecord struct {
 
 func (x *SnapshotRecord) Reset() {
 	*x = SnapshotRecord{}
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2510,7 +3598,7 @@ func (x *SnapshotRecord) String() string {
 func (*SnapshotRecord) ProtoMessage() {}
 
 func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[31]
+	mi := &file_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2523,7 +3611,7 @@ func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRecord.ProtoReflect.Descriptor instead.
 func (*SnapshotRecord) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{31}
+	return file_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SnapshotRecord) GetRecord() isSnapshotRecord_Record {
@@ -2623,6 +3711,51 @@ func (x *SnapshotRecord) GetBalance() *SnapshotBalance {
 	return nil
 }
 
+func (x *SnapshotRecord) GetGroup() *Group {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_Group); ok {
+			return x.Group
+		}
+	}
+	return nil
+}
+
+func (x *SnapshotRecord) GetMembers() *SnapshotMembers {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_Members); ok {
+			return x.Members
+		}
+	}
+	return nil
+}
+
+func (x *SnapshotRecord) GetOffsets() *SnapshotOffsets {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_Offsets); ok {
+			return x.Offsets
+		}
+	}
+	return nil
+}
+
+func (x *SnapshotRecord) GetLastGenerations() *SnapshotLastGenerations {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_LastGenerations); ok {
+			return x.LastGenerations
+		}
+	}
+	return nil
+}
+
+func (x *SnapshotRecord) GetCommitSequences() *SnapshotCommitSequences {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_CommitSequences); ok {
+			return x.CommitSequences
+		}
+	}
+	return nil
+}
+
 type isSnapshotRecord_Record interface {
 	isSnapshotRecord_Record()
 }
@@ -2667,6 +3800,27 @@ type SnapshotRecord_Balance struct {
 	Balance *SnapshotBalance `protobuf:"bytes,10,opt,name=balance,proto3,oneof"` // after chains, if there is any
 }
 
+type SnapshotRecord_Group struct {
+	// After it, from feature level 2 on.
+	Group *Group `protobuf:"bytes,11,opt,name=group,proto3,oneof"`
+}
+
+type SnapshotRecord_Members struct {
+	Members *SnapshotMembers `protobuf:"bytes,12,opt,name=members,proto3,oneof"` // follow their group
+}
+
+type SnapshotRecord_Offsets struct {
+	Offsets *SnapshotOffsets `protobuf:"bytes,13,opt,name=offsets,proto3,oneof"`
+}
+
+type SnapshotRecord_LastGenerations struct {
+	LastGenerations *SnapshotLastGenerations `protobuf:"bytes,14,opt,name=last_generations,json=lastGenerations,proto3,oneof"`
+}
+
+type SnapshotRecord_CommitSequences struct {
+	CommitSequences *SnapshotCommitSequences `protobuf:"bytes,15,opt,name=commit_sequences,json=commitSequences,proto3,oneof"`
+}
+
 func (*SnapshotRecord_Header) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_Broker) isSnapshotRecord_Record() {}
@@ -2687,21 +3841,33 @@ func (*SnapshotRecord_Identity) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_Balance) isSnapshotRecord_Record() {}
 
+func (*SnapshotRecord_Group) isSnapshotRecord_Record() {}
+
+func (*SnapshotRecord_Members) isSnapshotRecord_Record() {}
+
+func (*SnapshotRecord_Offsets) isSnapshotRecord_Record() {}
+
+func (*SnapshotRecord_LastGenerations) isSnapshotRecord_Record() {}
+
+func (*SnapshotRecord_CommitSequences) isSnapshotRecord_Record() {}
+
 type SnapshotHeader struct {
-	state           protoimpl.MessageState `protogen:"open.v1"`
-	Index           uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"` // of the last entry with commands
-	ClusterId       string                 `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	FeatureLevel    uint32                 `protobuf:"varint,3,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
-	LastBrokerEpoch int64                  `protobuf:"varint,4,opt,name=last_broker_epoch,json=lastBrokerEpoch,proto3" json:"last_broker_epoch,omitempty"`
-	NextProducerId  int64                  `protobuf:"varint,5,opt,name=next_producer_id,json=nextProducerId,proto3" json:"next_producer_id,omitempty"`
-	NextBrokerId    int32                  `protobuf:"varint,6,opt,name=next_broker_id,json=nextBrokerId,proto3" json:"next_broker_id,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Index            uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"` // of the last entry with commands
+	ClusterId        string                 `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	FeatureLevel     uint32                 `protobuf:"varint,3,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
+	LastBrokerEpoch  int64                  `protobuf:"varint,4,opt,name=last_broker_epoch,json=lastBrokerEpoch,proto3" json:"last_broker_epoch,omitempty"`
+	NextProducerId   int64                  `protobuf:"varint,5,opt,name=next_producer_id,json=nextProducerId,proto3" json:"next_producer_id,omitempty"`
+	NextBrokerId     int32                  `protobuf:"varint,6,opt,name=next_broker_id,json=nextBrokerId,proto3" json:"next_broker_id,omitempty"`
+	CoordinatorEpoch int32                  `protobuf:"varint,7,opt,name=coordinator_epoch,json=coordinatorEpoch,proto3" json:"coordinator_epoch,omitempty"`
+	GroupRevision    uint64                 `protobuf:"varint,8,opt,name=group_revision,json=groupRevision,proto3" json:"group_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2713,7 +3879,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[32]
+	mi := &file_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2726,7 +3892,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{32}
+	return file_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SnapshotHeader) GetIndex() uint64 {
@@ -2771,6 +3937,248 @@ func (x *SnapshotHeader) GetNextBrokerId() int32 {
 	return 0
 }
 
+func (x *SnapshotHeader) GetCoordinatorEpoch() int32 {
+	if x != nil {
+		return x.CoordinatorEpoch
+	}
+	return 0
+}
+
+func (x *SnapshotHeader) GetGroupRevision() uint64 {
+	if x != nil {
+		return x.GroupRevision
+	}
+	return 0
+}
+
+// SnapshotMembers are consecutive members of the group before it.
+type SnapshotMembers struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Members       []*GroupMember         `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotMembers) Reset() {
+	*x = SnapshotMembers{}
+	mi := &file_metadata_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotMembers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotMembers) ProtoMessage() {}
+
+func (x *SnapshotMembers) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotMembers.ProtoReflect.Descriptor instead.
+func (*SnapshotMembers) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *SnapshotMembers) GetMembers() []*GroupMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+// SnapshotOffsets are consecutive committed offsets of a group.
+type SnapshotOffsets struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Offsets       *OffsetColumns         `protobuf:"bytes,2,opt,name=offsets,proto3" json:"offsets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotOffsets) Reset() {
+	*x = SnapshotOffsets{}
+	mi := &file_metadata_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotOffsets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotOffsets) ProtoMessage() {}
+
+func (x *SnapshotOffsets) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotOffsets.ProtoReflect.Descriptor instead.
+func (*SnapshotOffsets) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *SnapshotOffsets) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *SnapshotOffsets) GetOffsets() *OffsetColumns {
+	if x != nil {
+		return x.Offsets
+	}
+	return nil
+}
+
+// SnapshotLastGenerations are the last generations of deleted groups, in columns.
+type SnapshotLastGenerations struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Groups        []string               `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
+	Generations   []int32                `protobuf:"varint,2,rep,packed,name=generations,proto3" json:"generations,omitempty"`
+	DeletedAt     []int64                `protobuf:"varint,3,rep,packed,name=deleted_at,json=deletedAt,proto3" json:"deleted_at,omitempty"` // unix milliseconds
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotLastGenerations) Reset() {
+	*x = SnapshotLastGenerations{}
+	mi := &file_metadata_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotLastGenerations) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotLastGenerations) ProtoMessage() {}
+
+func (x *SnapshotLastGenerations) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotLastGenerations.ProtoReflect.Descriptor instead.
+func (*SnapshotLastGenerations) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *SnapshotLastGenerations) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *SnapshotLastGenerations) GetGenerations() []int32 {
+	if x != nil {
+		return x.Generations
+	}
+	return nil
+}
+
+func (x *SnapshotLastGenerations) GetDeletedAt() []int64 {
+	if x != nil {
+		return x.DeletedAt
+	}
+	return nil
+}
+
+// SnapshotCommitSequences says which batches of offsets were applied last, in columns.
+type SnapshotCommitSequences struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Brokers       []int32                `protobuf:"varint,1,rep,packed,name=brokers,proto3" json:"brokers,omitempty"`
+	Epochs        []int64                `protobuf:"varint,2,rep,packed,name=epochs,proto3" json:"epochs,omitempty"`
+	Lanes         []uint32               `protobuf:"varint,3,rep,packed,name=lanes,proto3" json:"lanes,omitempty"`
+	Sequences     []uint64               `protobuf:"varint,4,rep,packed,name=sequences,proto3" json:"sequences,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotCommitSequences) Reset() {
+	*x = SnapshotCommitSequences{}
+	mi := &file_metadata_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotCommitSequences) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotCommitSequences) ProtoMessage() {}
+
+func (x *SnapshotCommitSequences) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotCommitSequences.ProtoReflect.Descriptor instead.
+func (*SnapshotCommitSequences) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *SnapshotCommitSequences) GetBrokers() []int32 {
+	if x != nil {
+		return x.Brokers
+	}
+	return nil
+}
+
+func (x *SnapshotCommitSequences) GetEpochs() []int64 {
+	if x != nil {
+		return x.Epochs
+	}
+	return nil
+}
+
+func (x *SnapshotCommitSequences) GetLanes() []uint32 {
+	if x != nil {
+		return x.Lanes
+	}
+	return nil
+}
+
+func (x *SnapshotCommitSequences) GetSequences() []uint64 {
+	if x != nil {
+		return x.Sequences
+	}
+	return nil
+}
+
 // SnapshotIdentity says which broker id a directory was given.
 type SnapshotIdentity struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2783,7 +4191,7 @@ type SnapshotIdentity struct {
 
 func (x *SnapshotIdentity) Reset() {
 	*x = SnapshotIdentity{}
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2795,7 +4203,7 @@ func (x *SnapshotIdentity) String() string {
 func (*SnapshotIdentity) ProtoMessage() {}
 
 func (x *SnapshotIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[33]
+	mi := &file_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2808,7 +4216,7 @@ func (x *SnapshotIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotIdentity.ProtoReflect.Descriptor instead.
 func (*SnapshotIdentity) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{33}
+	return file_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SnapshotIdentity) GetDirectory() []byte {
@@ -2843,7 +4251,7 @@ type SnapshotConfigs struct {
 
 func (x *SnapshotConfigs) Reset() {
 	*x = SnapshotConfigs{}
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2855,7 +4263,7 @@ func (x *SnapshotConfigs) String() string {
 func (*SnapshotConfigs) ProtoMessage() {}
 
 func (x *SnapshotConfigs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2868,7 +4276,7 @@ func (x *SnapshotConfigs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotConfigs.ProtoReflect.Descriptor instead.
 func (*SnapshotConfigs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{34}
+	return file_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *SnapshotConfigs) GetBrokerId() int32 {
@@ -2905,7 +4313,7 @@ type SnapshotTopic struct {
 
 func (x *SnapshotTopic) Reset() {
 	*x = SnapshotTopic{}
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2917,7 +4325,7 @@ func (x *SnapshotTopic) String() string {
 func (*SnapshotTopic) ProtoMessage() {}
 
 func (x *SnapshotTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2930,7 +4338,7 @@ func (x *SnapshotTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTopic.ProtoReflect.Descriptor instead.
 func (*SnapshotTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{35}
+	return file_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SnapshotTopic) GetTopicId() []byte {
@@ -2991,7 +4399,7 @@ type SnapshotPartitions struct {
 
 func (x *SnapshotPartitions) Reset() {
 	*x = SnapshotPartitions{}
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3003,7 +4411,7 @@ func (x *SnapshotPartitions) String() string {
 func (*SnapshotPartitions) ProtoMessage() {}
 
 func (x *SnapshotPartitions) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3016,7 +4424,7 @@ func (x *SnapshotPartitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotPartitions.ProtoReflect.Descriptor instead.
 func (*SnapshotPartitions) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{36}
+	return file_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SnapshotPartitions) GetPlacement() *Placement {
@@ -3128,7 +4536,7 @@ type SnapshotTombstones struct {
 
 func (x *SnapshotTombstones) Reset() {
 	*x = SnapshotTombstones{}
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3140,7 +4548,7 @@ func (x *SnapshotTombstones) String() string {
 func (*SnapshotTombstones) ProtoMessage() {}
 
 func (x *SnapshotTombstones) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3153,7 +4561,7 @@ func (x *SnapshotTombstones) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTombstones.ProtoReflect.Descriptor instead.
 func (*SnapshotTombstones) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{37}
+	return file_metadata_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SnapshotTombstones) GetTopicIds() []byte {
@@ -3188,7 +4596,7 @@ type SnapshotChain struct {
 
 func (x *SnapshotChain) Reset() {
 	*x = SnapshotChain{}
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3200,7 +4608,7 @@ func (x *SnapshotChain) String() string {
 func (*SnapshotChain) ProtoMessage() {}
 
 func (x *SnapshotChain) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3213,7 +4621,7 @@ func (x *SnapshotChain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChain.ProtoReflect.Descriptor instead.
 func (*SnapshotChain) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{38}
+	return file_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SnapshotChain) GetChainId() []byte {
@@ -3246,7 +4654,7 @@ type SnapshotFooter struct {
 
 func (x *SnapshotFooter) Reset() {
 	*x = SnapshotFooter{}
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3258,7 +4666,7 @@ func (x *SnapshotFooter) String() string {
 func (*SnapshotFooter) ProtoMessage() {}
 
 func (x *SnapshotFooter) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3271,7 +4679,7 @@ func (x *SnapshotFooter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotFooter.ProtoReflect.Descriptor instead.
 func (*SnapshotFooter) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{39}
+	return file_metadata_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SnapshotFooter) GetRecords() uint64 {
@@ -3432,7 +4840,123 @@ const file_metadata_proto_rawDesc = "" +
 	"\vBalanceAway\x12\x16\n" +
 	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12!\n" +
 	"\ffenced_index\x18\x02 \x01(\x04R\vfencedIndex\x12!\n" +
-	"\fsince_millis\x18\x03 \x01(\x03R\vsinceMillis\"\x93\x01\n" +
+	"\fsince_millis\x18\x03 \x01(\x03R\vsinceMillis\"\x9f\x03\n" +
+	"\x05Group\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04type\x18\x02 \x01(\rR\x04type\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\rR\x05state\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x05 \x01(\x05R\n" +
+	"generation\x12)\n" +
+	"\x10assignment_epoch\x18\x06 \x01(\x05R\x0fassignmentEpoch\x12#\n" +
+	"\rprotocol_type\x18\a \x01(\tR\fprotocolType\x12\x1a\n" +
+	"\bprotocol\x18\b \x01(\tR\bprotocol\x12\x16\n" +
+	"\x06leader\x18\t \x01(\tR\x06leader\x12\x1a\n" +
+	"\bassignor\x18\n" +
+	" \x01(\tR\bassignor\x12\x1f\n" +
+	"\vtopics_hash\x18\v \x01(\x06R\n" +
+	"topicsHash\x12\x1f\n" +
+	"\vempty_since\x18\f \x01(\x03R\n" +
+	"emptySince\x12 \n" +
+	"\vinterrupted\x18\r \x01(\bR\vinterrupted\x12\x18\n" +
+	"\amembers\x18\x0e \x01(\rR\amembers\"\xeb\x05\n" +
+	"\vGroupMember\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
+	"\vinstance_id\x18\x02 \x01(\tR\n" +
+	"instanceId\x12\x12\n" +
+	"\x04rack\x18\x03 \x01(\tR\x04rack\x12\x1b\n" +
+	"\tclient_id\x18\x04 \x01(\tR\bclientId\x12\x1f\n" +
+	"\vclient_host\x18\x05 \x01(\tR\n" +
+	"clientHost\x12'\n" +
+	"\x0fsession_timeout\x18\x06 \x01(\x03R\x0esessionTimeout\x12+\n" +
+	"\x11rebalance_timeout\x18\a \x01(\x03R\x10rebalanceTimeout\x12>\n" +
+	"\tprotocols\x18\b \x03(\v2 .millrace.metadata.GroupProtocolR\tprotocols\x12\x1e\n" +
+	"\n" +
+	"assignment\x18\t \x01(\fR\n" +
+	"assignment\x12!\n" +
+	"\fmember_epoch\x18\n" +
+	" \x01(\x05R\vmemberEpoch\x122\n" +
+	"\x15previous_member_epoch\x18\v \x01(\x05R\x13previousMemberEpoch\x12\x14\n" +
+	"\x05state\x18\f \x01(\rR\x05state\x12\"\n" +
+	"\fsubscription\x18\r \x03(\tR\fsubscription\x12-\n" +
+	"\x12subscription_regex\x18\x0e \x01(\tR\x11subscriptionRegex\x12'\n" +
+	"\x0fserver_assignor\x18\x0f \x01(\tR\x0eserverAssignor\x12>\n" +
+	"\bassigned\x18\x10 \x01(\v2\".millrace.metadata.GroupPartitionsR\bassigned\x12>\n" +
+	"\brevoking\x18\x11 \x01(\v2\".millrace.metadata.GroupPartitionsR\brevoking\x12:\n" +
+	"\x06target\x18\x12 \x01(\v2\".millrace.metadata.GroupPartitionsR\x06target\"?\n" +
+	"\rGroupProtocol\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bmetadata\x18\x02 \x01(\fR\bmetadata\"~\n" +
+	"\x0fGroupPartitions\x12\x1b\n" +
+	"\ttopic_ids\x18\x01 \x01(\fR\btopicIds\x12\x16\n" +
+	"\x06counts\x18\x02 \x03(\rR\x06counts\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x03 \x03(\rR\n" +
+	"partitions\x12\x16\n" +
+	"\x06epochs\x18\x04 \x03(\x05R\x06epochs\"J\n" +
+	"\x10MemberAssignment\x12\x16\n" +
+	"\x06member\x18\x01 \x01(\tR\x06member\x12\x1e\n" +
+	"\n" +
+	"assignment\x18\x02 \x01(\fR\n" +
+	"assignment\"\xb1\x02\n" +
+	"\vChangeGroup\x12\x16\n" +
+	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12!\n" +
+	"\fbroker_epoch\x18\x02 \x01(\x03R\vbrokerEpoch\x12.\n" +
+	"\x05group\x18\x03 \x01(\v2\x18.millrace.metadata.GroupR\x05group\x12\x16\n" +
+	"\x06remove\x18\x04 \x03(\tR\x06remove\x126\n" +
+	"\x06upsert\x18\x05 \x03(\v2\x1e.millrace.metadata.GroupMemberR\x06upsert\x12;\n" +
+	"\x06assign\x18\x06 \x03(\v2#.millrace.metadata.MemberAssignmentR\x06assign\x12\x16\n" +
+	"\x06delete\x18\a \x01(\bR\x06delete\x12\x12\n" +
+	"\x04time\x18\b \x01(\x03R\x04time\"\xe1\x01\n" +
+	"\rCommitOffsets\x12\x16\n" +
+	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12!\n" +
+	"\fbroker_epoch\x18\x02 \x01(\x03R\vbrokerEpoch\x12+\n" +
+	"\x11coordinator_epoch\x18\x03 \x01(\x05R\x10coordinatorEpoch\x12\x12\n" +
+	"\x04lane\x18\x04 \x01(\rR\x04lane\x12\x1a\n" +
+	"\bsequence\x18\x05 \x01(\x04R\bsequence\x128\n" +
+	"\acommits\x18\x06 \x03(\v2\x1e.millrace.metadata.GroupCommitR\acommits\"\xe6\x01\n" +
+	"\vGroupCommit\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
+	"\x06member\x18\x02 \x01(\tR\x06member\x12\x1a\n" +
+	"\binstance\x18\x03 \x01(\tR\binstance\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x04 \x01(\x11R\n" +
+	"generation\x12\x12\n" +
+	"\x04time\x18\x05 \x01(\x03R\x04time\x12\x1d\n" +
+	"\n" +
+	"expires_at\x18\x06 \x01(\x03R\texpiresAt\x12:\n" +
+	"\aoffsets\x18\a \x01(\v2 .millrace.metadata.OffsetColumnsR\aoffsets\"\x81\x02\n" +
+	"\rOffsetColumns\x12\x1b\n" +
+	"\ttopic_ids\x18\x01 \x01(\fR\btopicIds\x12\x16\n" +
+	"\x06counts\x18\x02 \x03(\rR\x06counts\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x03 \x03(\rR\n" +
+	"partitions\x12\x18\n" +
+	"\aoffsets\x18\x04 \x03(\x03R\aoffsets\x12#\n" +
+	"\rleader_epochs\x18\x05 \x03(\x11R\fleaderEpochs\x12\x1a\n" +
+	"\bmetadata\x18\x06 \x03(\tR\bmetadata\x12!\n" +
+	"\fcommitted_at\x18\a \x03(\x03R\vcommittedAt\x12\x1d\n" +
+	"\n" +
+	"expires_at\x18\b \x03(\x03R\texpiresAt\"\xd1\x01\n" +
+	"\rDeleteOffsets\x12\x16\n" +
+	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12!\n" +
+	"\fbroker_epoch\x18\x02 \x01(\x03R\vbrokerEpoch\x12\x14\n" +
+	"\x05group\x18\x03 \x01(\tR\x05group\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\x12\x1b\n" +
+	"\ttopic_ids\x18\x05 \x01(\fR\btopicIds\x12\x16\n" +
+	"\x06counts\x18\x06 \x03(\rR\x06counts\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\a \x03(\rR\n" +
+	"partitions\"\xca\x01\n" +
+	"\rExpireOffsets\x12\x16\n" +
+	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12!\n" +
+	"\fbroker_epoch\x18\x02 \x01(\x03R\vbrokerEpoch\x12\x10\n" +
+	"\x03now\x18\x03 \x01(\x03R\x03now\x12\x1c\n" +
+	"\tretention\x18\x04 \x01(\x03R\tretention\x12\x16\n" +
+	"\x06groups\x18\x05 \x03(\tR\x06groups\x12\x1c\n" +
+	"\trevisions\x18\x06 \x03(\x04R\trevisions\x12\x18\n" +
+	"\adeleted\x18\a \x03(\tR\adeleted\"\x93\x01\n" +
 	"\x0fSnapshotBalance\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x122\n" +
 	"\x04plan\x18\x02 \x01(\v2\x1e.millrace.metadata.BalancePlanR\x04plan\x122\n" +
@@ -3473,7 +4997,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\bchain_id\x18\x01 \x01(\fR\achainId\x12\x12\n" +
 	"\x04part\x18\x02 \x01(\rR\x04part\x12\x14\n" +
 	"\x05parts\x18\x03 \x01(\rR\x05parts\x12\x12\n" +
-	"\x04data\x18\x04 \x01(\fR\x04data\"\x92\x05\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\"\xf6\a\n" +
 	"\x0eSnapshotRecord\x12;\n" +
 	"\x06header\x18\x01 \x01(\v2!.millrace.metadata.SnapshotHeaderH\x00R\x06header\x123\n" +
 	"\x06broker\x18\x02 \x01(\v2\x19.millrace.metadata.BrokerH\x00R\x06broker\x12>\n" +
@@ -3489,8 +5013,13 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06footer\x18\b \x01(\v2!.millrace.metadata.SnapshotFooterH\x00R\x06footer\x12A\n" +
 	"\bidentity\x18\t \x01(\v2#.millrace.metadata.SnapshotIdentityH\x00R\bidentity\x12>\n" +
 	"\abalance\x18\n" +
-	" \x01(\v2\".millrace.metadata.SnapshotBalanceH\x00R\abalanceB\b\n" +
-	"\x06record\"\xe6\x01\n" +
+	" \x01(\v2\".millrace.metadata.SnapshotBalanceH\x00R\abalance\x120\n" +
+	"\x05group\x18\v \x01(\v2\x18.millrace.metadata.GroupH\x00R\x05group\x12>\n" +
+	"\amembers\x18\f \x01(\v2\".millrace.metadata.SnapshotMembersH\x00R\amembers\x12>\n" +
+	"\aoffsets\x18\r \x01(\v2\".millrace.metadata.SnapshotOffsetsH\x00R\aoffsets\x12W\n" +
+	"\x10last_generations\x18\x0e \x01(\v2*.millrace.metadata.SnapshotLastGenerationsH\x00R\x0flastGenerations\x12W\n" +
+	"\x10commit_sequences\x18\x0f \x01(\v2*.millrace.metadata.SnapshotCommitSequencesH\x00R\x0fcommitSequencesB\b\n" +
+	"\x06record\"\xba\x02\n" +
 	"\x0eSnapshotHeader\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x1d\n" +
 	"\n" +
@@ -3498,7 +5027,24 @@ const file_metadata_proto_rawDesc = "" +
 	"\rfeature_level\x18\x03 \x01(\rR\ffeatureLevel\x12*\n" +
 	"\x11last_broker_epoch\x18\x04 \x01(\x03R\x0flastBrokerEpoch\x12(\n" +
 	"\x10next_producer_id\x18\x05 \x01(\x03R\x0enextProducerId\x12$\n" +
-	"\x0enext_broker_id\x18\x06 \x01(\x05R\fnextBrokerId\"g\n" +
+	"\x0enext_broker_id\x18\x06 \x01(\x05R\fnextBrokerId\x12+\n" +
+	"\x11coordinator_epoch\x18\a \x01(\x05R\x10coordinatorEpoch\x12%\n" +
+	"\x0egroup_revision\x18\b \x01(\x04R\rgroupRevision\"K\n" +
+	"\x0fSnapshotMembers\x128\n" +
+	"\amembers\x18\x01 \x03(\v2\x1e.millrace.metadata.GroupMemberR\amembers\"c\n" +
+	"\x0fSnapshotOffsets\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12:\n" +
+	"\aoffsets\x18\x02 \x01(\v2 .millrace.metadata.OffsetColumnsR\aoffsets\"r\n" +
+	"\x17SnapshotLastGenerations\x12\x16\n" +
+	"\x06groups\x18\x01 \x03(\tR\x06groups\x12 \n" +
+	"\vgenerations\x18\x02 \x03(\x05R\vgenerations\x12\x1d\n" +
+	"\n" +
+	"deleted_at\x18\x03 \x03(\x03R\tdeletedAt\"\x7f\n" +
+	"\x17SnapshotCommitSequences\x12\x18\n" +
+	"\abrokers\x18\x01 \x03(\x05R\abrokers\x12\x16\n" +
+	"\x06epochs\x18\x02 \x03(\x03R\x06epochs\x12\x14\n" +
+	"\x05lanes\x18\x03 \x03(\rR\x05lanes\x12\x1c\n" +
+	"\tsequences\x18\x04 \x03(\x04R\tsequences\"g\n" +
 	"\x10SnapshotIdentity\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\fR\tdirectory\x12\x1b\n" +
 	"\tbroker_id\x18\x02 \x01(\x05R\bbrokerId\x12\x18\n" +
@@ -3543,7 +5089,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05parts\x18\x02 \x01(\rR\x05parts\x12\x16\n" +
 	"\x06bodies\x18\x03 \x03(\fR\x06bodies\"*\n" +
 	"\x0eSnapshotFooter\x12\x18\n" +
-	"\arecords\x18\x01 \x01(\x04R\arecords*\xab\x04\n" +
+	"\arecords\x18\x01 \x01(\x04R\arecords*\x99\x05\n" +
 	"\vCommandType\x12\x17\n" +
 	"\x13COMMAND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14COMMAND_INIT_CLUSTER\x10\x01\x12\x1b\n" +
@@ -3563,7 +5109,11 @@ const file_metadata_proto_rawDesc = "" +
 	"\x1aCOMMAND_REASSIGN_PARTITION\x10\x0e\x12\x1d\n" +
 	"\x19COMMAND_UNREGISTER_BROKER\x10\x0f\x12\x1d\n" +
 	"\x19COMMAND_SET_FEATURE_LEVEL\x10\x10\x12\x1c\n" +
-	"\x18COMMAND_PRUNE_TOMBSTONES\x10\x11\x12\x19\n" +
+	"\x18COMMAND_PRUNE_TOMBSTONES\x10\x11\x12\x18\n" +
+	"\x14COMMAND_CHANGE_GROUP\x10\x12\x12\x1a\n" +
+	"\x16COMMAND_COMMIT_OFFSETS\x10\x13\x12\x1a\n" +
+	"\x16COMMAND_DELETE_OFFSETS\x10\x14\x12\x1a\n" +
+	"\x16COMMAND_EXPIRE_OFFSETS\x10\x15\x12\x19\n" +
 	"\x15COMMAND_ALTER_BALANCE\x10\x1e*=\n" +
 	"\x06Switch\x12\x14\n" +
 	"\x10SWITCH_UNCHANGED\x10\x00\x12\r\n" +
@@ -3584,50 +5134,65 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_metadata_proto_goTypes = []any{
-	(CommandType)(0),            // 0: millrace.metadata.CommandType
-	(Switch)(0),                 // 1: millrace.metadata.Switch
-	(*Entry)(nil),               // 2: millrace.metadata.Entry
-	(*Command)(nil),             // 3: millrace.metadata.Command
-	(*KeyValue)(nil),            // 4: millrace.metadata.KeyValue
-	(*Listener)(nil),            // 5: millrace.metadata.Listener
-	(*Broker)(nil),              // 6: millrace.metadata.Broker
-	(*Placement)(nil),           // 7: millrace.metadata.Placement
-	(*InitCluster)(nil),         // 8: millrace.metadata.InitCluster
-	(*RegisterBroker)(nil),      // 9: millrace.metadata.RegisterBroker
-	(*PartitionPolicy)(nil),     // 10: millrace.metadata.PartitionPolicy
-	(*AssignBrokerID)(nil),      // 11: millrace.metadata.AssignBrokerID
-	(*AlterBroker)(nil),         // 12: millrace.metadata.AlterBroker
-	(*AlterPartitions)(nil),     // 13: millrace.metadata.AlterPartitions
-	(*ElectLeaders)(nil),        // 14: millrace.metadata.ElectLeaders
-	(*ReassignPartition)(nil),   // 15: millrace.metadata.ReassignPartition
-	(*UnregisterBroker)(nil),    // 16: millrace.metadata.UnregisterBroker
-	(*SetFeatureLevel)(nil),     // 17: millrace.metadata.SetFeatureLevel
-	(*PruneTombstones)(nil),     // 18: millrace.metadata.PruneTombstones
-	(*AlterBalance)(nil),        // 19: millrace.metadata.AlterBalance
-	(*BalancePlan)(nil),         // 20: millrace.metadata.BalancePlan
-	(*BalanceMove)(nil),         // 21: millrace.metadata.BalanceMove
-	(*BalanceUpdate)(nil),       // 22: millrace.metadata.BalanceUpdate
-	(*BalanceSeen)(nil),         // 23: millrace.metadata.BalanceSeen
-	(*BalanceAway)(nil),         // 24: millrace.metadata.BalanceAway
-	(*SnapshotBalance)(nil),     // 25: millrace.metadata.SnapshotBalance
-	(*CreateTopic)(nil),         // 26: millrace.metadata.CreateTopic
-	(*DeleteTopic)(nil),         // 27: millrace.metadata.DeleteTopic
-	(*CreatePartitions)(nil),    // 28: millrace.metadata.CreatePartitions
-	(*AlterConfigs)(nil),        // 29: millrace.metadata.AlterConfigs
-	(*AllocateProducerIDs)(nil), // 30: millrace.metadata.AllocateProducerIDs
-	(*AlterPartition)(nil),      // 31: millrace.metadata.AlterPartition
-	(*ChainPart)(nil),           // 32: millrace.metadata.ChainPart
-	(*SnapshotRecord)(nil),      // 33: millrace.metadata.SnapshotRecord
-	(*SnapshotHeader)(nil),      // 34: millrace.metadata.SnapshotHeader
-	(*SnapshotIdentity)(nil),    // 35: millrace.metadata.SnapshotIdentity
-	(*SnapshotConfigs)(nil),     // 36: millrace.metadata.SnapshotConfigs
-	(*SnapshotTopic)(nil),       // 37: millrace.metadata.SnapshotTopic
-	(*SnapshotPartitions)(nil),  // 38: millrace.metadata.SnapshotPartitions
-	(*SnapshotTombstones)(nil),  // 39: millrace.metadata.SnapshotTombstones
-	(*SnapshotChain)(nil),       // 40: millrace.metadata.SnapshotChain
-	(*SnapshotFooter)(nil),      // 41: millrace.metadata.SnapshotFooter
+	(CommandType)(0),                // 0: millrace.metadata.CommandType
+	(Switch)(0),                     // 1: millrace.metadata.Switch
+	(*Entry)(nil),                   // 2: millrace.metadata.Entry
+	(*Command)(nil),                 // 3: millrace.metadata.Command
+	(*KeyValue)(nil),                // 4: millrace.metadata.KeyValue
+	(*Listener)(nil),                // 5: millrace.metadata.Listener
+	(*Broker)(nil),                  // 6: millrace.metadata.Broker
+	(*Placement)(nil),               // 7: millrace.metadata.Placement
+	(*InitCluster)(nil),             // 8: millrace.metadata.InitCluster
+	(*RegisterBroker)(nil),          // 9: millrace.metadata.RegisterBroker
+	(*PartitionPolicy)(nil),         // 10: millrace.metadata.PartitionPolicy
+	(*AssignBrokerID)(nil),          // 11: millrace.metadata.AssignBrokerID
+	(*AlterBroker)(nil),             // 12: millrace.metadata.AlterBroker
+	(*AlterPartitions)(nil),         // 13: millrace.metadata.AlterPartitions
+	(*ElectLeaders)(nil),            // 14: millrace.metadata.ElectLeaders
+	(*ReassignPartition)(nil),       // 15: millrace.metadata.ReassignPartition
+	(*UnregisterBroker)(nil),        // 16: millrace.metadata.UnregisterBroker
+	(*SetFeatureLevel)(nil),         // 17: millrace.metadata.SetFeatureLevel
+	(*PruneTombstones)(nil),         // 18: millrace.metadata.PruneTombstones
+	(*AlterBalance)(nil),            // 19: millrace.metadata.AlterBalance
+	(*BalancePlan)(nil),             // 20: millrace.metadata.BalancePlan
+	(*BalanceMove)(nil),             // 21: millrace.metadata.BalanceMove
+	(*BalanceUpdate)(nil),           // 22: millrace.metadata.BalanceUpdate
+	(*BalanceSeen)(nil),             // 23: millrace.metadata.BalanceSeen
+	(*BalanceAway)(nil),             // 24: millrace.metadata.BalanceAway
+	(*Group)(nil),                   // 25: millrace.metadata.Group
+	(*GroupMember)(nil),             // 26: millrace.metadata.GroupMember
+	(*GroupProtocol)(nil),           // 27: millrace.metadata.GroupProtocol
+	(*GroupPartitions)(nil),         // 28: millrace.metadata.GroupPartitions
+	(*MemberAssignment)(nil),        // 29: millrace.metadata.MemberAssignment
+	(*ChangeGroup)(nil),             // 30: millrace.metadata.ChangeGroup
+	(*CommitOffsets)(nil),           // 31: millrace.metadata.CommitOffsets
+	(*GroupCommit)(nil),             // 32: millrace.metadata.GroupCommit
+	(*OffsetColumns)(nil),           // 33: millrace.metadata.OffsetColumns
+	(*DeleteOffsets)(nil),           // 34: millrace.metadata.DeleteOffsets
+	(*ExpireOffsets)(nil),           // 35: millrace.metadata.ExpireOffsets
+	(*SnapshotBalance)(nil),         // 36: millrace.metadata.SnapshotBalance
+	(*CreateTopic)(nil),             // 37: millrace.metadata.CreateTopic
+	(*DeleteTopic)(nil),             // 38: millrace.metadata.DeleteTopic
+	(*CreatePartitions)(nil),        // 39: millrace.metadata.CreatePartitions
+	(*AlterConfigs)(nil),            // 40: millrace.metadata.AlterConfigs
+	(*AllocateProducerIDs)(nil),     // 41: millrace.metadata.AllocateProducerIDs
+	(*AlterPartition)(nil),          // 42: millrace.metadata.AlterPartition
+	(*ChainPart)(nil),               // 43: millrace.metadata.ChainPart
+	(*SnapshotRecord)(nil),          // 44: millrace.metadata.SnapshotRecord
+	(*SnapshotHeader)(nil),          // 45: millrace.metadata.SnapshotHeader
+	(*SnapshotMembers)(nil),         // 46: millrace.metadata.SnapshotMembers
+	(*SnapshotOffsets)(nil),         // 47: millrace.metadata.SnapshotOffsets
+	(*SnapshotLastGenerations)(nil), // 48: millrace.metadata.SnapshotLastGenerations
+	(*SnapshotCommitSequences)(nil), // 49: millrace.metadata.SnapshotCommitSequences
+	(*SnapshotIdentity)(nil),        // 50: millrace.metadata.SnapshotIdentity
+	(*SnapshotConfigs)(nil),         // 51: millrace.metadata.SnapshotConfigs
+	(*SnapshotTopic)(nil),           // 52: millrace.metadata.SnapshotTopic
+	(*SnapshotPartitions)(nil),      // 53: millrace.metadata.SnapshotPartitions
+	(*SnapshotTombstones)(nil),      // 54: millrace.metadata.SnapshotTombstones
+	(*SnapshotChain)(nil),           // 55: millrace.metadata.SnapshotChain
+	(*SnapshotFooter)(nil),          // 56: millrace.metadata.SnapshotFooter
 }
 var file_metadata_proto_depIdxs = []int32{
 	3,  // 0: millrace.metadata.Entry.commands:type_name -> millrace.metadata.Command
@@ -3648,30 +5213,46 @@ var file_metadata_proto_depIdxs = []int32{
 	23, // 15: millrace.metadata.AlterBalance.seen:type_name -> millrace.metadata.BalanceSeen
 	21, // 16: millrace.metadata.BalancePlan.moves:type_name -> millrace.metadata.BalanceMove
 	24, // 17: millrace.metadata.BalanceSeen.away:type_name -> millrace.metadata.BalanceAway
-	20, // 18: millrace.metadata.SnapshotBalance.plan:type_name -> millrace.metadata.BalancePlan
-	23, // 19: millrace.metadata.SnapshotBalance.seen:type_name -> millrace.metadata.BalanceSeen
-	4,  // 20: millrace.metadata.CreateTopic.configs:type_name -> millrace.metadata.KeyValue
-	7,  // 21: millrace.metadata.CreateTopic.placement:type_name -> millrace.metadata.Placement
-	7,  // 22: millrace.metadata.CreatePartitions.placement:type_name -> millrace.metadata.Placement
-	4,  // 23: millrace.metadata.AlterConfigs.set:type_name -> millrace.metadata.KeyValue
-	34, // 24: millrace.metadata.SnapshotRecord.header:type_name -> millrace.metadata.SnapshotHeader
-	6,  // 25: millrace.metadata.SnapshotRecord.broker:type_name -> millrace.metadata.Broker
-	36, // 26: millrace.metadata.SnapshotRecord.configs:type_name -> millrace.metadata.SnapshotConfigs
-	37, // 27: millrace.metadata.SnapshotRecord.topic:type_name -> millrace.metadata.SnapshotTopic
-	38, // 28: millrace.metadata.SnapshotRecord.partitions:type_name -> millrace.metadata.SnapshotPartitions
-	39, // 29: millrace.metadata.SnapshotRecord.tombstones:type_name -> millrace.metadata.SnapshotTombstones
-	40, // 30: millrace.metadata.SnapshotRecord.chain:type_name -> millrace.metadata.SnapshotChain
-	41, // 31: millrace.metadata.SnapshotRecord.footer:type_name -> millrace.metadata.SnapshotFooter
-	35, // 32: millrace.metadata.SnapshotRecord.identity:type_name -> millrace.metadata.SnapshotIdentity
-	25, // 33: millrace.metadata.SnapshotRecord.balance:type_name -> millrace.metadata.SnapshotBalance
-	4,  // 34: millrace.metadata.SnapshotConfigs.values:type_name -> millrace.metadata.KeyValue
-	4,  // 35: millrace.metadata.SnapshotTopic.configs:type_name -> millrace.metadata.KeyValue
-	7,  // 36: millrace.metadata.SnapshotPartitions.placement:type_name -> millrace.metadata.Placement
-	37, // [37:37] is the sub-list for method output_type
-	37, // [37:37] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	27, // 18: millrace.metadata.GroupMember.protocols:type_name -> millrace.metadata.GroupProtocol
+	28, // 19: millrace.metadata.GroupMember.assigned:type_name -> millrace.metadata.GroupPartitions
+	28, // 20: millrace.metadata.GroupMember.revoking:type_name -> millrace.metadata.GroupPartitions
+	28, // 21: millrace.metadata.GroupMember.target:type_name -> millrace.metadata.GroupPartitions
+	25, // 22: millrace.metadata.ChangeGroup.group:type_name -> millrace.metadata.Group
+	26, // 23: millrace.metadata.ChangeGroup.upsert:type_name -> millrace.metadata.GroupMember
+	29, // 24: millrace.metadata.ChangeGroup.assign:type_name -> millrace.metadata.MemberAssignment
+	32, // 25: millrace.metadata.CommitOffsets.commits:type_name -> millrace.metadata.GroupCommit
+	33, // 26: millrace.metadata.GroupCommit.offsets:type_name -> millrace.metadata.OffsetColumns
+	20, // 27: millrace.metadata.SnapshotBalance.plan:type_name -> millrace.metadata.BalancePlan
+	23, // 28: millrace.metadata.SnapshotBalance.seen:type_name -> millrace.metadata.BalanceSeen
+	4,  // 29: millrace.metadata.CreateTopic.configs:type_name -> millrace.metadata.KeyValue
+	7,  // 30: millrace.metadata.CreateTopic.placement:type_name -> millrace.metadata.Placement
+	7,  // 31: millrace.metadata.CreatePartitions.placement:type_name -> millrace.metadata.Placement
+	4,  // 32: millrace.metadata.AlterConfigs.set:type_name -> millrace.metadata.KeyValue
+	45, // 33: millrace.metadata.SnapshotRecord.header:type_name -> millrace.metadata.SnapshotHeader
+	6,  // 34: millrace.metadata.SnapshotRecord.broker:type_name -> millrace.metadata.Broker
+	51, // 35: millrace.metadata.SnapshotRecord.configs:type_name -> millrace.metadata.SnapshotConfigs
+	52, // 36: millrace.metadata.SnapshotRecord.topic:type_name -> millrace.metadata.SnapshotTopic
+	53, // 37: millrace.metadata.SnapshotRecord.partitions:type_name -> millrace.metadata.SnapshotPartitions
+	54, // 38: millrace.metadata.SnapshotRecord.tombstones:type_name -> millrace.metadata.SnapshotTombstones
+	55, // 39: millrace.metadata.SnapshotRecord.chain:type_name -> millrace.metadata.SnapshotChain
+	56, // 40: millrace.metadata.SnapshotRecord.footer:type_name -> millrace.metadata.SnapshotFooter
+	50, // 41: millrace.metadata.SnapshotRecord.identity:type_name -> millrace.metadata.SnapshotIdentity
+	36, // 42: millrace.metadata.SnapshotRecord.balance:type_name -> millrace.metadata.SnapshotBalance
+	25, // 43: millrace.metadata.SnapshotRecord.group:type_name -> millrace.metadata.Group
+	46, // 44: millrace.metadata.SnapshotRecord.members:type_name -> millrace.metadata.SnapshotMembers
+	47, // 45: millrace.metadata.SnapshotRecord.offsets:type_name -> millrace.metadata.SnapshotOffsets
+	48, // 46: millrace.metadata.SnapshotRecord.last_generations:type_name -> millrace.metadata.SnapshotLastGenerations
+	49, // 47: millrace.metadata.SnapshotRecord.commit_sequences:type_name -> millrace.metadata.SnapshotCommitSequences
+	26, // 48: millrace.metadata.SnapshotMembers.members:type_name -> millrace.metadata.GroupMember
+	33, // 49: millrace.metadata.SnapshotOffsets.offsets:type_name -> millrace.metadata.OffsetColumns
+	4,  // 50: millrace.metadata.SnapshotConfigs.values:type_name -> millrace.metadata.KeyValue
+	4,  // 51: millrace.metadata.SnapshotTopic.configs:type_name -> millrace.metadata.KeyValue
+	7,  // 52: millrace.metadata.SnapshotPartitions.placement:type_name -> millrace.metadata.Placement
+	53, // [53:53] is the sub-list for method output_type
+	53, // [53:53] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -3679,7 +5260,7 @@ func file_metadata_proto_init() {
 	if File_metadata_proto != nil {
 		return
 	}
-	file_metadata_proto_msgTypes[31].OneofWrappers = []any{
+	file_metadata_proto_msgTypes[42].OneofWrappers = []any{
 		(*SnapshotRecord_Header)(nil),
 		(*SnapshotRecord_Broker)(nil),
 		(*SnapshotRecord_Configs)(nil),
@@ -3690,6 +5271,11 @@ func file_metadata_proto_init() {
 		(*SnapshotRecord_Footer)(nil),
 		(*SnapshotRecord_Identity)(nil),
 		(*SnapshotRecord_Balance)(nil),
+		(*SnapshotRecord_Group)(nil),
+		(*SnapshotRecord_Members)(nil),
+		(*SnapshotRecord_Offsets)(nil),
+		(*SnapshotRecord_LastGenerations)(nil),
+		(*SnapshotRecord_CommitSequences)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3697,7 +5283,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   40,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,167 @@
+package metadata
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/metadata/metadatapb"
+)
+
+// changeGroup changes one group on behalf of its coordinator, or deletes it.
+type changeGroup struct {
+	broker BrokerID
+	epoch  int64 // of the broker's registration
+	// group is the state after the change, but for its members; its Revision is the one that it was decided on.
+	group  *Group
+	remove []string
+	upsert []*GroupMember
+	assign []MemberAssignment
+	delete bool
+	time   int64 // with delete; unix milliseconds
+}
+
+func newChangeGroup(c *GroupChange) *changeGroup {
+	return &changeGroup{
+		broker: c.Broker, epoch: c.BrokerEpoch,
+		group: &Group{
+			Name: c.Group, Type: c.Type, State: c.State, Revision: c.Revision, Generation: c.Generation, AssignmentEpoch: c.AssignmentEpoch,
+			ProtocolType: c.ProtocolType, Protocol: c.Protocol, Leader: c.Leader, Assignor: c.Assignor, TopicsHash: c.TopicsHash,
+			EmptySince: c.EmptySince, Interrupted: c.Interrupted,
+		},
+		remove: c.Remove, upsert: c.Upsert, assign: c.Assign, delete: c.Delete, time: c.Time,
+	}
+}
+
+func (c *changeGroup) kind() pb.CommandType { return pb.CommandType_COMMAND_CHANGE_GROUP }
+
+func (c *changeGroup) message() proto.Message {
+	m := &pb.ChangeGroup{
+		Broker: int32(c.broker), BrokerEpoch: c.epoch, Group: c.group.message(), Remove: c.remove, Delete: c.delete, Time: c.time,
+	}
+	for _, member := range c.upsert {
+		m.Upsert = append(m.Upsert, member.message())
+	}
+	for _, a := range c.assign {
+		m.Assign = append(m.Assign, &pb.MemberAssignment{Member: a.Member, Assignment: a.Assignment})
+	}
+	return m
+}
+
+func decodeChangeGroup(body []byte) (command, error) {
+	var m pb.ChangeGroup
+	if err := unmarshal(body, &m); err != nil {
+		return nil, err
+	}
+	g, err := decodeGroup(m.Group)
+	if err != nil {
+		return nil, err
+	}
+	if m.Group.Members != 0 {
+		return nil, errors.New("change group: it counts members")
+	}
+	c := &changeGroup{
+		broker: BrokerID(m.Broker), epoch: m.BrokerEpoch, group: g, remove: m.Remove, delete: m.Delete, time: m.Time,
+	}
+	for _, member := range m.Upsert {
+		decoded, err := decodeGroupMember(member)
+		if err != nil {
+			return nil, err
+		}
+		c.upsert = append(c.upsert, decoded)
+	}
+	for _, a := range m.Assign {
+		c.assign = append(c.assign, MemberAssignment{Member: a.Member, Assignment: a.Assignment})
+	}
+	return c, nil
+}
+
+// apply returns the new revision, a uint64; that of the deletion too.
+func (c *changeGroup) apply(d *draft, _ position) (any, error) {
+	name := c.group.Name
+	if err := d.coordinates(c.broker, c.epoch, name); err != nil {
+		return nil, err
+	}
+	old := d.st.group(name)
+	var revision uint64
+	if old != nil {
+		revision = old.Revision
+	}
+	if revision != c.group.Revision {
+		return nil, ErrStale
+	}
+	if c.delete {
+		if old == nil {
+			return nil, ErrGroupNotFound
+		}
+		if members, err := c.members(old); err != nil || len(members) > 0 {
+			return nil, cmp.Or(err, ErrGroupNotEmpty)
+		}
+		d.removeGroup(old, c.time)
+		return d.st.groupRevision, nil
+	}
+	if c.group.Generation < d.st.lastGeneration(name) {
+		return nil, ErrStale // of an earlier group of that name (I15)
+	}
+	members, err := c.members(old)
+	if err != nil {
+		return nil, err
+	}
+	next := *c.group
+	next.Members = members
+	if len(members) > 0 {
+		next.EmptySince = 0
+	}
+	d.createGroup(&next)
+	return next.Revision, nil
+}
+
+// members returns those after the change.
+func (c *changeGroup) members(old *Group) ([]*GroupMember, error) {
+	var before []*GroupMember
+	if old != nil {
+		before = old.Members
+	}
+	if len(c.remove) == 0 && len(c.upsert) == 0 && len(c.assign) == 0 {
+		return before, nil
+	}
+	next := Group{Members: make([]*GroupMember, 0, len(before)+len(c.upsert))}
+	remove := slices.Sorted(slices.Values(c.remove))
+	for _, m := range before {
+		if _, gone := slices.BinarySearch(remove, m.ID); !gone {
+			next.Members = append(next.Members, m)
+		}
+	}
+	var added []*GroupMember
+	for _, m := range c.upsert {
+		if i, found := next.memberIndex(m.ID); found {
+			next.Members[i] = m
+		} else {
+			added = append(added, m)
+		}
+	}
+	if len(added) > 0 {
+		next.Members = append(next.Members, added...)
+		slices.SortStableFunc(next.Members, func(a, b *GroupMember) int { return cmp.Compare(a.ID, b.ID) })
+		for i := 1; i < len(next.Members); i++ {
+			if next.Members[i-1].ID == next.Members[i].ID {
+				return nil, ErrInvalidRequest
+			}
+		}
+	}
+	for _, a := range c.assign {
+		i, found := next.memberIndex(a.Member)
+		if !found {
+			return nil, ErrInvalidRequest
+		}
+		m := *next.Members[i] // may be one that an Image shows
+		m.Assignment = a.Assignment
+		next.Members[i] = &m
+	}
+	if len(next.Members) == 0 {
+		return nil, nil
+	}
+	return next.Members, nil
+}

@@ -1,0 +1,152 @@
+package metadata
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	pb "github.com/millrace/millrace/metadata/metadatapb"
+)
+
+// groupProposals are commands of a coordinator on their way to the controller: all that waited there (D4). The controller
+// proposes them as they are; whether they count is for Apply to say.
+type groupProposals struct {
+	Commands []groupProposal `json:"commands"`
+}
+
+// groupProposal is one encoded command without its term.
+type groupProposal struct {
+	Kind pb.CommandType `json:"kind"`
+	Body []byte         `json:"body"`
+}
+
+// groupAnswers are what became of groupProposals, in their order.
+type groupAnswers struct {
+	// Version is that of an Image in which the outcome can be seen.
+	Version uint64        `json:"version"`
+	Answers []groupAnswer `json:"answers"`
+}
+
+// groupAnswer is what became of one command.
+type groupAnswer struct {
+	Err      *wireError `json:"error,omitempty"`
+	Revision uint64     `json:"revision,omitempty"` // of changeGroup
+	// Refused are the commits of a batch, and their offsets, that were refused; most of the time there are none.
+	Refused []refusedCommit `json:"refused,omitempty"`
+	Expired *expired        `json:"expired,omitempty"`
+}
+
+// refusedCommit is an error in a batch of commits.
+type refusedCommit struct {
+	Commit int    `json:"commit"`
+	Entry  int    `json:"entry"` // -1 = the whole commit
+	Kind   string `json:"kind"`  // as in sentinelNames
+}
+
+// common makes the call be tried again when no command was proposed.
+func (a groupAnswers) common() error {
+	return commonError(len(a.Answers), func(i int) error { return a.Answers[i].Err.err() })
+}
+
+// proposeGroups proposes what a coordinator sends.
+func (s *Store) proposeGroups(ctx context.Context, a groupProposals) (out groupAnswers, err error) {
+	l, err := s.controller()
+	if err != nil {
+		return out, err
+	}
+	if err := s.groupsReady(); err != nil {
+		return out, err
+	}
+	out.Answers = make([]groupAnswer, len(a.Commands))
+	waiting := make([]*proposal, len(a.Commands))
+	for i, c := range a.Commands {
+		lane, err := s.checkProposal(c)
+		if err == nil {
+			waiting[i], err = s.submitEncoded(ctx, lane, l.term, appendCommand(make([]byte, 0, len(c.Body)+32), c.Kind, l.term, c.Body))
+		}
+		out.Answers[i].Err = newWireError(err)
+	}
+	for i, pr := range waiting {
+		if pr == nil || out.Answers[i].Err != nil {
+			continue
+		}
+		value, err := s.proposer.wait(ctx, pr)
+		out.Answers[i] = newGroupAnswer(value, err)
+	}
+	out.Version = s.Image().Version()
+	return out, nil
+}
+
+// groupsReady refuses groups while the cluster is at an older feature level.
+func (s *Store) groupsReady() error {
+	level := s.Image().FeatureLevel()
+	if level >= GroupsFeatureLevel {
+		return nil
+	}
+	return &Error{
+		Kind: ErrInvalidFeatureLevel,
+		What: "there are no groups and committed offsets in this cluster yet",
+		Why:  fmt.Sprintf("its feature level is %d; they came with level %d", level, GroupsFeatureLevel),
+		Fix:  fmt.Sprintf("when all brokers are upgraded, raise the feature level to %d", GroupsFeatureLevel),
+	}
+}
+
+// checkProposal makes sure that a command is one of those that a coordinator may send, and that it can be read: an entry
+// that can't would stop every broker. It returns the lane for it.
+func (s *Store) checkProposal(c groupProposal) (lane, error) {
+	l := metadataLane
+	switch c.Kind {
+	case pb.CommandType_COMMAND_CHANGE_GROUP, pb.CommandType_COMMAND_DELETE_OFFSETS:
+	case pb.CommandType_COMMAND_COMMIT_OFFSETS, pb.CommandType_COMMAND_EXPIRE_OFFSETS:
+		l = offsetsLane
+		if err := s.room(); err != nil {
+			return l, err
+		}
+	default:
+		return l, fmt.Errorf("%w: a coordinator can't propose %v", ErrInvalidRequest, c.Kind)
+	}
+	if _, err := decodeCommand(c.Kind, c.Body); err != nil {
+		return l, fmt.Errorf("%w: read a command of a coordinator: %w", ErrInvalidRequest, err)
+	}
+	return l, nil
+}
+
+func newGroupAnswer(value any, err error) (a groupAnswer) {
+	a.Err = newWireError(err)
+	switch value := value.(type) {
+	case uint64:
+		a.Revision = value
+	case expired:
+		a.Expired = &value
+	case []commitOutcome:
+		for i, out := range value {
+			if out.err != nil {
+				a.Refused = append(a.Refused, refusedCommit{i, -1, sentinelName(out.err)})
+			}
+			for j, err := range out.entries {
+				if err != nil {
+					a.Refused = append(a.Refused, refusedCommit{i, j, sentinelName(err)})
+				}
+			}
+		}
+	}
+	return a
+}
+
+// sentinelName returns the name under which a sentinel that Apply returned travels.
+func sentinelName(err error) string {
+	for name, sentinel := range sentinelNames {
+		if errors.Is(err, sentinel) {
+			return name
+		}
+	}
+	return "failed"
+}
+
+// sentinelOf is the reverse; of a name that this binary does not know it is an error that matches none.
+func sentinelOf(name string) error {
+	if err, ok := sentinelNames[name]; ok {
+		return err
+	}
+	return fmt.Errorf("refused: %s", quoteShort(name))
+}

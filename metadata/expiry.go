@@ -1,0 +1,155 @@
+package metadata
+
+import (
+	"errors"
+	"strconv"
+	"time"
+)
+
+const (
+	// expiryGroupsPerCommand and expiryOffsetsPerCommand bound one command of expiry, so that Apply is not held up. What is
+	// left is taken in the next.
+	expiryGroupsPerCommand  = 1000
+	expiryOffsetsPerCommand = maxExpiredOffsets
+	// clockJump is how far the wall clock may move against the time that passed before nothing is expired for expiryPause:
+	// somebody may be about to set it right again (L15, G11).
+	clockJump   = 10 * time.Minute
+	expiryPause = time.Hour
+)
+
+// expirySettings are the settings of Kafka's names.
+type expirySettings struct {
+	retention time.Duration // offsets.retention.minutes
+	interval  time.Duration // offsets.retention.check.interval.ms
+}
+
+func newExpirySettings(effective map[string]string) expirySettings {
+	c := expirySettings{retention: 7 * 24 * time.Hour, interval: 10 * time.Minute}
+	if n, err := strconv.ParseInt(effective["offsets.retention.minutes"], 10, 32); err == nil && n > 0 {
+		c.retention = time.Duration(n) * time.Minute
+	}
+	if n, err := strconv.ParseInt(effective["offsets.retention.check.interval.ms"], 10, 64); err == nil && n > 0 && n <= int64(24*time.Hour/time.Millisecond) {
+		c.interval = time.Duration(n) * time.Millisecond
+	}
+	return c
+}
+
+// expire drops, at every interval, what is too old of the groups that this broker coordinates, until the Store is closed.
+// Nothing is expired at the start: what is loaded may be old for no other reason than that nobody was there (G11).
+func (s *Store) expire() {
+	clock := newExpiryClock(time.Now())
+	for {
+		wait := time.NewTimer(newExpirySettings(s.effectiveConfig(s.Image())).interval)
+		select {
+		case <-wait.C:
+		case <-s.stop:
+			wait.Stop()
+			return
+		}
+		if now := time.Now(); clock.trusted(now) {
+			s.expireOnce(now)
+		} else {
+			s.logger.Warn("wall clock jumped; no committed offsets expire for a while", "now", now.UTC(), "for", expiryPause)
+		}
+	}
+}
+
+// expireOnce drops what is too old at now, in as many commands as it takes.
+func (s *Store) expireOnce(now time.Time) {
+	for !s.over() {
+		im := s.Image()
+		if im.FeatureLevel() < GroupsFeatureLevel {
+			return
+		}
+		id, epoch := s.self()
+		commands := im.expirations(id, now.UnixMilli(), newExpirySettings(s.effectiveConfig(im)).retention.Milliseconds())
+		if len(commands) == 0 {
+			return
+		}
+		// One at a time: they are not urgent, and commits wait in the same queue.
+		c := commands[0]
+		c.epoch = epoch
+		out, err := s.proposeExpiry(c)
+		if err != nil {
+			s.logger.Warn("old committed offsets not dropped yet", "error", err)
+			return
+		}
+		if out.Offsets == 0 && out.Groups == 0 && len(c.deleted) == 0 {
+			return // all of it has changed meanwhile, or moved away
+		}
+		s.logger.Info("old committed offsets dropped", "groups looked at", len(c.groups), "offsets", out.Offsets, "groups deleted", out.Groups)
+	}
+}
+
+func (s *Store) proposeExpiry(c *expireOffsets) (expired, error) {
+	body, err := encodeBody(nil, c)
+	if err != nil {
+		return expired{}, err
+	}
+	answers, err := s.outbox.call(time.Now().Add(outboxTimeout), []groupProposal{{c.kind(), body}})
+	if err != nil {
+		return expired{}, err
+	}
+	a := answers.Answers[0]
+	if err := a.Err.err(); err != nil {
+		return expired{}, err
+	}
+	if a.Expired == nil {
+		return expired{}, errors.New("no outcome")
+	}
+	s.waitVersion(s.lifetime, answers.Version)
+	return *a.Expired, nil
+}
+
+// expirations returns the commands that drop what is too old at now of the groups that a broker coordinates. The broker's
+// epoch is left to the caller.
+func (im *Image) expirations(broker BrokerID, now, retention int64) (out []*expireOffsets) {
+	var c *expireOffsets
+	offsets := 0
+	command := func() *expireOffsets {
+		if c == nil || len(c.groups)+len(c.deleted) >= expiryGroupsPerCommand || offsets >= expiryOffsetsPerCommand {
+			c, offsets = &expireOffsets{broker: broker, now: now, retention: retention}, 0
+			out = append(out, c)
+		}
+		return c
+	}
+	for g := range im.Groups() {
+		if id, _ := im.Coordinator(GroupCoordinator, g.Name); id != broker {
+			continue
+		}
+		gone := len(im.st.expiredOffsets(g, now, retention))
+		_, has := im.st.offsets.get(g.Name)
+		if gone == 0 && (has || len(g.Members) > 0 || !g.expires(now, retention)) {
+			continue
+		}
+		c := command()
+		c.groups = append(c.groups, g.Name)
+		c.revisions = append(c.revisions, g.Revision)
+		offsets += gone
+	}
+	for name, last := range im.st.lastGenerations.all() {
+		if id, _ := im.Coordinator(GroupCoordinator, name); id == broker && now-last.DeletedAt >= retention {
+			c := command()
+			c.deleted = append(c.deleted, name)
+		}
+	}
+	return out
+}
+
+// expiryClock compares the wall clock with the time that passed.
+type expiryClock struct {
+	wall, mono time.Time // the same moment; wall without its monotonic part
+	until      time.Time // monotonic: not trusted before
+}
+
+func newExpiryClock(now time.Time) *expiryClock { return &expiryClock{wall: now.Round(0), mono: now} }
+
+// trusted reports whether the wall clock has gone as it should since it was last asked, and for expiryPause before.
+func (c *expiryClock) trusted(now time.Time) bool {
+	moved := now.Round(0).Sub(c.wall) - now.Sub(c.mono)
+	c.wall, c.mono = now.Round(0), now
+	if moved > clockJump || moved < -clockJump {
+		c.until = now.Add(expiryPause)
+	}
+	return c.until.IsZero() || !now.Before(c.until)
+}

@@ -1,0 +1,319 @@
+package metadata
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	pb "github.com/millrace/millrace/metadata/metadatapb"
+)
+
+const (
+	// outboxLanes of each kind: two calls in flight (D4). A group always takes the same lane, and a lane has one call in
+	// flight, so that what is proposed for one group is applied in its order.
+	outboxLanes = 2
+	// outboxBytes bounds what waits in a lane; beyond it callers are told to try again.
+	outboxBytes = 8 << 20
+	// outboxTimeout is how long a change may wait and be under way, as Kafka's offsets.commit.timeout.ms.
+	outboxTimeout = 5 * time.Second
+	// changesPerCall and changeBytesPerCall bound one call with changes of groups.
+	changesPerCall     = maxEntryCommands
+	changeBytesPerCall = 1 << 20
+	// maxChangeBytes bounds one change of a group, so that it fits into a call in any encoding.
+	maxChangeBytes = 8 << 20
+	// batchBytes bounds one batch of offset commits, so that two of them, one of each lane, fill an entry.
+	batchBytes = maxPartBytes - 64
+)
+
+// outbox is where coordinators leave what they propose. There is no linger: a lane that is idle sends a lone change at
+// once, one that is busy sends all that has come meanwhile, in one call.
+type outbox struct {
+	s       *Store
+	changes [outboxLanes]outboxLane
+	offsets [outboxLanes]outboxLane
+}
+
+// outboxItem is one command, or one commit of a batch.
+type outboxItem struct {
+	kind pb.CommandType
+	// body is the encoded command, or the encoded commit as a field of a batch.
+	body     []byte
+	entries  int // of a commit
+	deadline time.Time
+	// done gets the outcome, exactly once. refused are the errors of a commit's entries.
+	done func(revision uint64, refused []error, err error)
+}
+
+// outboxLane is a queue with one call in flight.
+type outboxLane struct {
+	number   uint32
+	wake     chan struct{}
+	sequence uint64 // of batches of commits; used by the lane's goroutine
+
+	mu      sync.Mutex
+	waiting []*outboxItem
+	bytes   int // of waiting
+	closed  bool
+}
+
+func newOutbox(s *Store) *outbox {
+	o := &outbox{s: s}
+	for i := range outboxLanes {
+		o.changes[i] = outboxLane{number: uint32(i), wake: make(chan struct{}, 1)}
+		o.offsets[i] = outboxLane{number: uint32(i), wake: make(chan struct{}, 1)}
+	}
+	return o
+}
+
+func (o *outbox) start() {
+	for i := range outboxLanes {
+		o.s.running.Go(func() { o.run(&o.changes[i], o.sendChanges) })
+		o.s.running.Go(func() { o.run(&o.offsets[i], o.sendCommits) })
+	}
+}
+
+// lane returns the lane of a group.
+func laneOf(lanes *[outboxLanes]outboxLane, group string) *outboxLane {
+	return &lanes[mix(hashKey(GroupCoordinator, group))%outboxLanes]
+}
+
+// put queues an item, or refuses it with a definite error.
+func (l *outboxLane) put(item *outboxItem) {
+	l.mu.Lock()
+	full, closed := l.bytes > outboxBytes, l.closed
+	if !full && !closed {
+		l.waiting = append(l.waiting, item)
+		l.bytes += len(item.body)
+	}
+	l.mu.Unlock()
+	switch {
+	case closed:
+		item.done(0, nil, ErrClosed)
+	case full:
+		item.done(0, nil, &Error{
+			Kind: ErrBusy,
+			What: "too many changes of groups wait for the metadata quorum",
+			Why:  fmt.Sprintf("there are more than %d bytes of them on this broker", outboxBytes),
+			Fix:  "try again in a moment; nothing was changed",
+		})
+	default:
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take removes from the queue what goes into one call.
+func (l *outboxLane) take(maxItems, maxBytes int) []*outboxItem {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, bytes := 0, 0
+	for n < len(l.waiting) && n < maxItems && (n == 0 || bytes+len(l.waiting[n].body) <= maxBytes) {
+		bytes += len(l.waiting[n].body)
+		n++
+	}
+	taken := l.waiting[:n:n]
+	l.waiting = l.waiting[n:]
+	if len(l.waiting) == 0 {
+		l.waiting = nil // so that what was taken is let go
+	}
+	l.bytes -= bytes
+	return taken
+}
+
+// run serves a lane until the Store is closed. send makes one call and reports whether there was anything to send.
+func (o *outbox) run(l *outboxLane, send func(*outboxLane) bool) {
+	defer func() {
+		l.mu.Lock()
+		left := l.waiting
+		l.waiting, l.bytes, l.closed = nil, 0, true
+		l.mu.Unlock()
+		for _, item := range left {
+			item.done(0, nil, ErrClosed)
+		}
+	}()
+	for {
+		select {
+		case <-l.wake:
+		case <-o.s.stop:
+			return
+		}
+		for send(l) {
+			if o.s.over() {
+				return
+			}
+		}
+	}
+}
+
+// call carries proposals to the controller and back.
+func (o *outbox) call(deadline time.Time, proposals []groupProposal) (groupAnswers, error) {
+	ctx, cancel := context.WithDeadline(o.s.lifetime, deadline)
+	defer cancel()
+	out, err := call(ctx, o.s, &opProposeGroups, groupProposals{proposals})
+	if err == nil && len(out.Answers) != len(proposals) {
+		err = fmt.Errorf("%w: %d answers to %d proposals", ErrTimeout, len(out.Answers), len(proposals))
+	}
+	return out, err
+}
+
+// fresh returns the items that may still be sent, and refuses those that have waited too long.
+func fresh(items []*outboxItem, now time.Time) []*outboxItem {
+	kept := items[:0]
+	for _, item := range items {
+		if item.deadline.After(now) {
+			kept = append(kept, item)
+			continue
+		}
+		item.done(0, nil, &Error{
+			Kind: ErrBusy,
+			What: "the change was not proposed in time",
+			Why:  fmt.Sprintf("for %v the metadata quorum took nothing, or too little", outboxTimeout),
+			Fix:  "try again; nothing was changed",
+		})
+	}
+	return kept
+}
+
+// sendChanges sends the changes of groups that wait.
+func (o *outbox) sendChanges(l *outboxLane) bool {
+	items := l.take(changesPerCall, changeBytesPerCall)
+	if len(items) == 0 {
+		return false
+	}
+	now := time.Now()
+	if items = fresh(items, now); len(items) == 0 {
+		return true
+	}
+	proposals := make([]groupProposal, len(items))
+	for i, item := range items {
+		proposals[i] = groupProposal{item.kind, item.body}
+	}
+	answers, err := o.call(now.Add(outboxTimeout), proposals)
+	if err != nil {
+		for _, item := range items {
+			item.done(0, nil, err)
+		}
+		return true
+	}
+	o.s.whenApplied(answers.Version, func(landed bool) {
+		for i, item := range items {
+			a := answers.Answers[i]
+			if err := a.Err.err(); err != nil || landed {
+				item.done(a.Revision, nil, err)
+			} else {
+				item.done(0, nil, unseen())
+			}
+		}
+	})
+	return true
+}
+
+// unseen is the answer to a change that is committed when the Store closes before it is applied here.
+func unseen() error { return fmt.Errorf("%w: %w", ErrTimeout, ErrClosed) }
+
+// sendCommits sends the offset commits that wait, as one batch.
+func (o *outbox) sendCommits(l *outboxLane) bool {
+	items := l.take(1<<20, batchBytes)
+	if len(items) == 0 {
+		return false
+	}
+	now := time.Now()
+	if items = fresh(items, now); len(items) == 0 {
+		return true
+	}
+	l.sequence++
+	o.s.metrics.commitBatch(len(items))
+	deadline := now.Add(outboxTimeout)
+	var answers groupAnswers
+	for {
+		id, epoch := o.s.self()
+		_, coordinatorEpoch := o.s.Image().Coordinator(GroupCoordinator, "")
+		body := batchBody(&commitOffsets{broker: id, epoch: epoch, coordinatorEpoch: coordinatorEpoch, lane: l.number, sequence: l.sequence}, items)
+		var err error
+		answers, err = o.call(deadline, []groupProposal{{pb.CommandType_COMMAND_COMMIT_OFFSETS, body}})
+		if err == nil {
+			err = answers.Answers[0].Err.err()
+		}
+		if errors.Is(err, ErrStale) && o.moved(deadline, answers.Version, coordinatorEpoch) {
+			continue // a broker came or went meanwhile; most groups are where they were
+		}
+		if errors.Is(err, ErrStale) {
+			err = ErrNotCoordinator // this process is not the one that is registered any more
+		}
+		if err != nil {
+			for _, item := range items {
+				item.done(0, nil, err)
+			}
+			return true
+		}
+		break
+	}
+	outcomes := make([]commitOutcome, len(items))
+	for _, r := range answers.Answers[0].Refused {
+		switch {
+		case r.Commit < 0 || r.Commit >= len(items) || r.Entry >= items[r.Commit].entries:
+		case r.Entry < 0:
+			outcomes[r.Commit].err = sentinelOf(r.Kind)
+		default:
+			if outcomes[r.Commit].entries == nil {
+				outcomes[r.Commit].entries = make([]error, items[r.Commit].entries)
+			}
+			outcomes[r.Commit].entries[r.Entry] = sentinelOf(r.Kind)
+		}
+	}
+	o.s.whenApplied(answers.Version, func(landed bool) {
+		for i, item := range items {
+			if landed || outcomes[i].err != nil {
+				item.done(0, outcomes[i].entries, outcomes[i].err)
+			} else {
+				item.done(0, nil, unseen())
+			}
+		}
+	})
+	return true
+}
+
+// moved waits until this broker has applied a version, and reports whether the coordinator epoch is another one there.
+func (o *outbox) moved(deadline time.Time, version uint64, epoch int32) bool {
+	ctx, cancel := context.WithDeadline(o.s.lifetime, deadline)
+	defer cancel()
+	o.s.waitVersion(ctx, version)
+	_, now := o.s.Image().Coordinator(GroupCoordinator, "")
+	return now != epoch && ctx.Err() == nil
+}
+
+// batchBody encodes a batch whose commits are encoded already.
+func batchBody(c *commitOffsets, items []*outboxItem) []byte {
+	size := 64
+	for _, item := range items {
+		size += len(item.body)
+	}
+	body, err := encodeBody(make([]byte, 0, size), c)
+	if err != nil {
+		panic(fmt.Sprintf("metadata: encode a batch of commits: %v", err)) // it is made of numbers
+	}
+	for _, item := range items {
+		body = append(body, item.body...)
+	}
+	return body
+}
+
+// commitField is the field number of a commit in a batch.
+const commitField protowire.Number = 6
+
+// self returns this broker and its present registration; an epoch of -1, which none has, before there is one.
+func (s *Store) self() (BrokerID, int64) {
+	if epoch := s.registered.Load(); epoch != 0 {
+		return s.cfg.NodeID, epoch
+	}
+	if b := s.Image().Broker(s.cfg.NodeID); b != nil {
+		return b.ID, b.Epoch
+	}
+	return s.cfg.NodeID, -1
+}
