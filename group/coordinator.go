@@ -48,6 +48,7 @@ type Coordinator struct {
 	seed   maphash.Seed
 	shards [64]shard
 	timers timers
+	topics topicViews
 	// coordinatorEpoch is that of the metadata acted upon last; of the goroutine in Run.
 	coordinatorEpoch int32
 	closed           atomic.Bool
@@ -289,6 +290,8 @@ func (c *Coordinator) perform(e *entry, acts []Action) {
 			a.Waiter.(func(JoinResult))(a.Join)
 		case ActionSync:
 			a.Waiter.(func(SyncResult))(a.Sync)
+		case ActionConsumer:
+			a.Waiter.(func(ConsumerHeartbeatResult))(a.Consumer)
 		case ActionLeave:
 			a.Waiter.(func([]error, error))(a.Errs, a.Err)
 		case ActionAnswer:

@@ -36,6 +36,9 @@ func (c *Coordinator) Describe(group string) (Description, error) {
 }
 
 func (c *Core) describe(now Instant) Description {
+	if c.consumer != nil {
+		return c.describeAsAny(now)
+	}
 	k := &c.classic
 	d := Description{
 		Group: c.name, Type: TypeClassic, State: k.state, Generation: c.generation(), ProtocolType: k.protocolType,
@@ -50,6 +53,14 @@ func (c *Core) describe(now Instant) Description {
 		d.Members = append(d.Members, x)
 	}
 	return d
+}
+
+// listing is what is told of a group with members in a list.
+func (c *Core) listing() Listing {
+	if g := c.consumer; g != nil {
+		return Listing{Group: c.name, Type: TypeConsumer, State: g.stateNow(), ProtocolType: consumerProtocolType}
+	}
+	return Listing{Group: c.name, Type: TypeClassic, State: c.classic.state, ProtocolType: c.classic.protocolType}
 }
 
 func describeMember(m *metadata.GroupMember, g *metadata.Group) DescribedMember {
@@ -96,7 +107,7 @@ func (c *Coordinator) List() ([]Listing, error) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		if core := e.mu.core; !e.mu.gone && core.loaded && core.members() > 0 {
-			at[e.name] = Listing{Group: e.name, Type: TypeClassic, State: core.classic.state, ProtocolType: core.classic.protocolType}
+			at[e.name] = core.listing()
 		}
 	})
 	out := make([]Listing, 0, len(at))

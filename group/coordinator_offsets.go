@@ -96,6 +96,14 @@ func (c *Coordinator) Fetch(r FetchRequest) ([]FetchedOffset, error) {
 	if err != nil {
 		return nil, err
 	}
+	if g := im.Group(r.Group); g != nil && g.Type == metadata.ConsumerGroup && r.Member != "" {
+		switch m := g.Member(r.Member); {
+		case m == nil:
+			return nil, ErrUnknownMember
+		case r.MemberEpoch != m.MemberEpoch:
+			return nil, ErrStaleMemberEpoch
+		}
+	}
 	if r.All {
 		var out []FetchedOffset
 		for tp, o := range im.Offsets(r.Group) {

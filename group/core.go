@@ -28,6 +28,8 @@ type Core struct {
 	queue  []Event
 
 	classic classicGroup
+	// consumer is the group's state while it is a consumer group (KIP-848), else nil.
+	consumer *consumerGroup
 
 	// wake is no later than the first deadline.
 	wake    Instant
@@ -51,6 +53,7 @@ func (c *Core) Step(now Time, ev Event) []Action {
 		c.changed(now, ev)
 	case *Extend:
 		c.classicExtend(ev.By)
+		c.consumerExtend(ev.By)
 	case *Heartbeat, *Commit:
 		c.handle(now, ev)
 	case *Tick:
@@ -61,12 +64,13 @@ func (c *Core) Step(now Time, ev Event) []Action {
 		}
 	default:
 		if c.change != nil {
-			c.queue = append(c.queue, ev)
+			c.enqueue(now, ev)
 			break
 		}
 		c.handle(now, ev)
 	}
 	c.drain(now)
+	c.consumerPropose(now)
 	c.wake = c.deadline()
 	return c.actions
 }
@@ -77,7 +81,12 @@ func (c *Core) handle(now Time, ev Event) {
 		c.refuse(ev, ErrCoordinatorLoading)
 		return
 	}
+	if c.consumer != nil && c.consumerHandle(now, ev) {
+		return
+	}
 	switch ev := ev.(type) {
+	case *ConsumerHeartbeat:
+		c.consumerEnter(now, ev)
 	case *Join:
 		c.classicJoin(now, ev)
 	case *Sync:
@@ -120,6 +129,8 @@ func (c *Core) refuse(ev Event, err error) {
 		c.answerJoin(ev.Waiter, JoinResult{Err: err, Member: ev.Member})
 	case *Sync:
 		c.answerSync(ev.Waiter, SyncResult{Err: err})
+	case *ConsumerHeartbeat:
+		c.act(Action{Kind: ActionConsumer, Waiter: ev.Waiter, Consumer: ConsumerHeartbeatResult{Err: err, Member: ev.Member}})
 	case *Leave:
 		c.act(Action{Kind: ActionLeave, Waiter: ev.Waiter, Err: err})
 	case *Heartbeat, *Commit:
@@ -141,6 +152,7 @@ func (c *Core) load(now Time, ev *Loaded) {
 			c.changed(now, &Changed{Seq: ch.seq, Group: ev.Group})
 			return
 		case sameRevision(ev.Group, old) && !ch.reload:
+			c.consumerRenew(now)
 			c.classicRenew(now) // still on its way
 			return
 		case ch.rebase(old, ev.Group, ev.LastGeneration):
@@ -153,16 +165,24 @@ func (c *Core) load(now Time, ev *Loaded) {
 	switch {
 	case !c.loaded:
 	case sameRevision(ev.Group, old):
+		c.consumerRenew(now)
 		c.classicRenew(now) // nobody changed anything meanwhile, but the members may have been heard elsewhere
 		return
 	case (old == nil || len(old.Members) == 0) && (ev.Group == nil || len(ev.Group.Members) == 0):
 		c.record, c.lastGeneration = ev.Group, ev.LastGeneration
+		if c.consumer != nil {
+			c.consumerLoad(now, ev)
+		}
 		return // it had no committed members and has none; those who are about to join still do
 	default:
 		// Somebody else coordinated the group for a while.
 		c.letGo(ErrCoordinatorLoading)
 	}
 	c.loaded, c.record, c.lastGeneration = true, ev.Group, ev.LastGeneration
+	if ev.Group != nil && ev.Group.Type == metadata.ConsumerGroup && len(ev.Group.Members) > 0 {
+		c.consumerLoad(now, ev)
+		return
+	}
 	c.classicLoad(now, ev)
 }
 
@@ -177,6 +197,7 @@ func sameRevision(a, b *metadata.Group) bool {
 func (c *Core) letGo(err error) {
 	c.abandon(err)
 	c.classicLetGo(err)
+	c.consumerLetGo(err)
 	c.loaded, c.record, c.lastGeneration, c.classic = false, nil, 0, classicGroup{}
 }
 
@@ -195,7 +216,12 @@ func (c *Core) delete(now Time, ev *Delete) {
 }
 
 // members is the number of members, those too that are not committed yet.
-func (c *Core) members() int { return len(c.classic.members) }
+func (c *Core) members() int {
+	if c.consumer != nil {
+		return len(c.consumer.members)
+	}
+	return len(c.classic.members)
+}
 
 // Idle reports whether the core could be thrown away and made anew from the record without anybody noticing.
 func (c *Core) Idle() bool {
@@ -211,6 +237,9 @@ func (c *Core) deadline() Instant {
 		return c.change.retryAt
 	case !c.loaded:
 		return Never
+	}
+	if c.consumer != nil {
+		return c.consumer.deadline()
 	}
 	return c.classicDeadline()
 }

@@ -23,11 +23,13 @@ const (
 	ActionRebalance
 	// ActionGeneration: a new generation stands; to be logged.
 	ActionGeneration
+	// ActionConsumer: answer Waiter with Consumer.
+	ActionConsumer
 )
 
 var actionNames = [...]string{
 	ActionPropose: "propose", ActionReload: "reload", ActionJoin: "join", ActionSync: "sync", ActionLeave: "leave",
-	ActionAnswer: "answer", ActionRebalance: "rebalance", ActionGeneration: "generation",
+	ActionAnswer: "answer", ActionRebalance: "rebalance", ActionGeneration: "generation", ActionConsumer: "consumer",
 }
 
 // String returns the name of the action.
@@ -35,16 +37,17 @@ func (k ActionKind) String() string { return actionNames[k] }
 
 // Action is one thing to do, in the order of the list that [Core.Step] returns.
 type Action struct {
-	Kind   ActionKind
-	Waiter Waiter
-	Seq    uint64
-	Change metadata.GroupChange
-	Join   JoinResult
-	Sync   SyncResult
-	Errs   []error
-	Err    error
-	Reason Reason
-	Member string // ActionRebalance: who is the reason, "" for nobody in particular
+	Kind     ActionKind
+	Waiter   Waiter
+	Seq      uint64
+	Change   metadata.GroupChange
+	Join     JoinResult
+	Sync     SyncResult
+	Consumer ConsumerHeartbeatResult
+	Errs     []error
+	Err      error
+	Reason   Reason
+	Member   string // ActionRebalance: who is the reason, "" for nobody in particular
 	// ActionGeneration: the generation and the number of its members.
 	Generation int32
 	Members    int
@@ -63,10 +66,12 @@ const (
 	ReasonSync        Reason = "sync-timeout"
 	ReasonStatic      Reason = "static-member-replaced"
 	ReasonCoordinator Reason = "coordinator-failed"
+	ReasonRevoke      Reason = "revocation-timeout"
+	ReasonTopics      Reason = "topics-changed"
 	ReasonForced      Reason = "forced"
 )
 
 // Reasons lists them all.
 var Reasons = []Reason{
-	ReasonJoin, ReasonLeave, ReasonSession, ReasonMetadata, ReasonLeader, ReasonSync, ReasonStatic, ReasonCoordinator, ReasonForced,
+	ReasonJoin, ReasonLeave, ReasonSession, ReasonMetadata, ReasonLeader, ReasonSync, ReasonStatic, ReasonCoordinator, ReasonForced, ReasonRevoke, ReasonTopics,
 }

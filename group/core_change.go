@@ -19,6 +19,7 @@ const (
 	changeResume                           // the mark of a dead coordinator is taken off
 	changeRejoin                           // a generation that is told nobody, to end the one before
 	changeDelete                           // the group goes
+	changeConsumer                         // a consumer group's draft
 )
 
 // change is a proposal on its way.
@@ -86,7 +87,7 @@ func (ch *change) made(g *metadata.Group) bool {
 		return false
 	}
 	for _, m := range ch.Upsert {
-		if got := g.Member(m.ID); got == nil || !sameMember(got, m) {
+		if got := g.Member(m.ID); got == nil || !sameMember(got, m) || ch.kind == changeConsumer && !sameConsumer(got, m) {
 			return false
 		}
 	}
@@ -131,7 +132,11 @@ func (c *Core) changed(now Time, ev *Changed) {
 		if ev.Group != nil {
 			c.lastGeneration = ev.Group.Generation
 		}
-		c.classicChanged(now, ch)
+		if ch.kind == changeConsumer {
+			c.consumerChanged(now, ch)
+		} else {
+			c.classicChanged(now, ch)
+		}
 	case lost(ev.Err):
 		c.letGo(ErrNotCoordinator)
 	case errors.Is(ev.Err, metadata.ErrStale):

@@ -7,6 +7,9 @@ type Settings struct {
 	MinSessionTimeout, MaxSessionTimeout time.Duration // group.{min,max}.session.timeout.ms, inclusive
 	InitialRebalanceDelay                time.Duration // group.initial.rebalance.delay.ms: how long an empty group waits for further members
 	MaxSize                              int           // group.max.size: most members of a group
+	ConsumerSessionTimeout               time.Duration // group.consumer.session.timeout.ms
+	ConsumerHeartbeatInterval            time.Duration // group.consumer.heartbeat.interval.ms
+	ConsumerMaxSize                      int           // group.consumer.max.size
 	OffsetMetadataMaxBytes               int           // offset.metadata.max.bytes: largest text stored with an offset
 	// ResumeAfterFailure is millrace.group.failover=resume: a group whose coordinator died goes on in its generation.
 	ResumeAfterFailure bool
@@ -16,6 +19,7 @@ type Settings struct {
 func DefaultSettings() Settings {
 	return Settings{
 		MinSessionTimeout: 6 * time.Second, MaxSessionTimeout: 30 * time.Minute,
-		InitialRebalanceDelay: 3 * time.Second, MaxSize: 1<<31 - 1, OffsetMetadataMaxBytes: 4096,
+		InitialRebalanceDelay: 3 * time.Second, MaxSize: 1<<31 - 1,
+		ConsumerSessionTimeout: 45 * time.Second, ConsumerHeartbeatInterval: 5 * time.Second, ConsumerMaxSize: 1<<31 - 1, OffsetMetadataMaxBytes: 4096,
 	}
 }

@@ -1,0 +1,119 @@
+package group
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/metadata"
+)
+
+// enqueue keeps an event until the change on its way is settled. Of a member of a consumer group only the last heartbeat
+// is kept: who sends another one no longer waits for the answer to the one before.
+func (c *Core) enqueue(now Time, ev Event) {
+	if beat, ok := ev.(*ConsumerHeartbeat); ok {
+		i := slices.IndexFunc(c.queue, func(other Event) bool {
+			o, ok := other.(*ConsumerHeartbeat)
+			return ok && o.Member == beat.Member && beat.Member != ""
+		})
+		if i >= 0 {
+			c.refuse(c.queue[i], ErrCoordinatorLoading)
+			c.queue = slices.Delete(c.queue, i, i+1)
+		}
+		if c.consumer != nil {
+			if m := c.consumer.members[beat.Member]; m != nil && beat.Epoch >= 0 {
+				c.consumerHeard(now, m, Instant(beat.Settings.ConsumerSessionTimeout)) // heard now, whenever it is answered
+			}
+		}
+	}
+	c.queue = append(c.queue, ev)
+}
+
+// consumerEnter is the first heartbeat of a consumer group: one that does not exist yet, or has no members.
+func (c *Core) consumerEnter(now Time, ev *ConsumerHeartbeat) {
+	switch {
+	case ev.Epoch != 0 && c.record == nil, ev.Epoch != 0 && c.record.Type != metadata.ConsumerGroup:
+		c.refuse(ev, ErrGroupNotFound)
+		return
+	case c.members() > 0 || len(c.classic.pending) > 0:
+		c.refuse(ev, ErrGroupNotFound) // a classic group
+		return
+	}
+	c.classic = classicGroup{}
+	c.consumerLoad(now, &Loaded{Group: c.record, LastGeneration: c.lastGeneration})
+	c.consumerHandle(now, ev)
+}
+
+// consumerHandle takes an event of a consumer group. It reports false for those that are the same for all groups, and for
+// a join that makes a group without members a classic one.
+func (c *Core) consumerHandle(now Time, ev Event) bool {
+	g := c.consumer
+	switch ev := ev.(type) {
+	case *ConsumerHeartbeat:
+		if g.held != 0 && ev.Epoch >= 0 {
+			c.refuse(ev, ErrCoordinatorLoading) // offsets are being written; it comes again
+			return true
+		}
+		c.consumerHeartbeat(now, ev)
+	case *Leave:
+		c.consumerLeave(ev)
+	case *Commit:
+		c.act(Action{Kind: ActionAnswer, Err: c.consumerCommit(ev.CommitRequest)})
+	case *Heartbeat:
+		c.act(Action{Kind: ActionAnswer, Err: ErrUnknownMember})
+	case *Sync:
+		c.refuse(ev, ErrUnknownMember)
+	case *Tick:
+		c.consumerTick(now)
+	case *Release:
+		g.held = 0
+	case *Rejoin:
+		c.consumerRejoin(ev)
+	case *Join:
+		switch {
+		case g.touched:
+			c.afterDraft(now, ev)
+		case len(g.members) > 0:
+			c.refuse(ev, ErrInconsistentProtocol)
+		default:
+			c.consumer = nil
+			c.classicLoad(now, &Loaded{})
+			return false
+		}
+	case *Delete:
+		if !g.touched {
+			return false
+		}
+		c.afterDraft(now, ev)
+	}
+	return true
+}
+
+// afterDraft has an event wait until the draft is committed.
+func (c *Core) afterDraft(now Time, ev Event) {
+	c.consumerPropose(now)
+	c.queue = slices.Insert(c.queue, 0, ev)
+}
+
+// consumerRejoin ends the members' epochs by order: they are members no more, and join again, as members do that were
+// fenced.
+func (c *Core) consumerRejoin(ev *Rejoin) {
+	g := c.consumer
+	if len(g.members) == 0 && !g.touched {
+		c.act(Action{Kind: ActionAnswer, Waiter: ev.Waiter})
+		return
+	}
+	for _, m := range g.sorted() {
+		g.remove(m)
+	}
+	c.bump(ReasonForced, "")
+	if g.rejoin != nil {
+		c.act(Action{Kind: ActionAnswer, Waiter: g.rejoin, Err: ErrCoordinatorLoading})
+	}
+	g.rejoin = ev.Waiter
+}
+
+// sameConsumer compares what only members of consumer groups have.
+func sameConsumer(a, b *metadata.GroupMember) bool {
+	return a.MemberEpoch == b.MemberEpoch && a.PreviousMemberEpoch == b.PreviousMemberEpoch && a.State == b.State && a.Rack == b.Rack &&
+		slices.Equal(a.Subscription, b.Subscription) && a.SubscriptionRegex == b.SubscriptionRegex && a.ServerAssignor == b.ServerAssignor &&
+		sameWithEpochs(a.Assigned, b.Assigned) && samePartitions(a.Revoking, b.Revoking) && samePartitions(a.Target, b.Target)
+}

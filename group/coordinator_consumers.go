@@ -1,0 +1,165 @@
+package group
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/metadata"
+)
+
+// ConsumerHeartbeat is ConsumerGroupHeartbeat (KIP-848). It waits for nothing but the commit of what it changes.
+func (c *Coordinator) ConsumerHeartbeat(r ConsumerHeartbeatRequest, done func(ConsumerHeartbeatResult)) {
+	fail := func(err error) { done(ConsumerHeartbeatResult{Err: err, Member: r.Member}) }
+	if err := r.check(); err != nil {
+		fail(err)
+		return
+	}
+	if r.HasOwned {
+		r.Owned = normalized(r.Owned)
+	}
+	s := c.cfg.Settings()
+	ev := &ConsumerHeartbeat{ConsumerHeartbeatRequest: &r, Waiter: done, Settings: &s, Topics: c.topics.at(c.cfg.Store.Image())}
+	if r.Member == "" {
+		ev.NewID = newMemberID(r.ClientID)
+	}
+	if err := c.step(r.Group, ev); err != nil {
+		fail(err)
+	}
+}
+
+// check finds requests that contradict themselves.
+func (r *ConsumerHeartbeatRequest) check() error {
+	bad := func(what string) error { return fmt.Errorf("%w: %s", ErrInvalidRequest, what) }
+	switch {
+	case r.Epoch < staticMemberAway:
+		return bad("the member epoch is below -2")
+	case r.Epoch != 0 && r.Member == "":
+		return bad("a member that does not join has an id")
+	case r.Epoch == staticMemberAway && r.Instance == "":
+		return bad("only a static member may leave for a while")
+	case r.Epoch != 0:
+		return nil
+	case r.RebalanceTimeout < 0:
+		return bad("a member that joins says its rebalance timeout")
+	case !r.HasOwned || len(r.Owned) > 0:
+		return bad("a member that joins owns no partitions")
+	case !r.HasTopics && (!r.HasRegex || r.Regex == ""):
+		return bad("a member that joins subscribes to something")
+	}
+	return nil
+}
+
+// DescribeConsumers is ConsumerGroupDescribe for one group; ErrGroupNotFound if there is none or it is a classic one.
+func (c *Coordinator) DescribeConsumers(group string) (ConsumerDescription, error) {
+	im, err := c.check(group)
+	if err != nil {
+		return ConsumerDescription{}, err
+	}
+	if e := c.lookup(group, false); e != nil {
+		e.mu.Lock()
+		core := e.mu.core
+		if !e.mu.gone && core.loaded && core.consumer != nil {
+			d := core.describeConsumers(c.now())
+			e.mu.Unlock()
+			return d, nil
+		}
+		e.mu.Unlock()
+	}
+	g := im.Group(group)
+	if g == nil || g.Type != metadata.ConsumerGroup {
+		return ConsumerDescription{}, ErrGroupNotFound
+	}
+	core := NewCore(group)
+	core.Step(c.time(), &Loaded{Group: g, LastGeneration: g.Generation, Resume: true})
+	if core.consumer == nil { // without members
+		return ConsumerDescription{Group: group, State: StateEmpty, Epoch: g.Generation, AssignmentEpoch: g.AssignmentEpoch, Assignor: g.Assignor}, nil
+	}
+	return core.describeConsumers(c.now()), nil
+}
+
+func (c *Core) describeConsumers(now Instant) ConsumerDescription {
+	g := c.consumer
+	d := ConsumerDescription{
+		Group: c.name, State: g.stateNow(), Epoch: g.epoch, AssignmentEpoch: g.assignmentEpoch, Assignor: g.assignor,
+		Since: time.Duration(now - g.since), Reason: string(g.reason),
+	}
+	for _, m := range g.sorted() {
+		r := m.record
+		d.Members = append(d.Members, ConsumerDescribedMember{
+			ID: r.ID, Instance: r.InstanceID, Rack: r.Rack, ClientID: r.ClientID, ClientHost: r.ClientHost, Epoch: r.MemberEpoch,
+			Topics: r.Subscription, Regex: r.SubscriptionRegex, Assigned: r.Assigned, Revoking: r.Revoking, Target: r.Target,
+			LastSeen: time.Duration(now - m.seen),
+		})
+	}
+	return d
+}
+
+// describeAsAny tells of a consumer group what can be told of any group.
+func (c *Core) describeAsAny(now Instant) Description {
+	g := c.consumer
+	d := Description{
+		Group: c.name, Type: TypeConsumer, State: g.stateNow(), Generation: g.epoch, ProtocolType: consumerProtocolType, Protocol: g.assignor,
+		Since: time.Duration(now - g.since), Reason: string(g.reason),
+	}
+	for _, m := range g.sorted() {
+		x := describeMember(m.record, nil)
+		x.LastSeen = time.Duration(now - m.seen)
+		d.Members = append(d.Members, x)
+	}
+	return d
+}
+
+// topicViews turn Images into [Topics], whose version only changes with the topics.
+type topicViews struct {
+	mu     sync.Mutex
+	latest *topicView
+}
+
+type topicView struct {
+	im      *metadata.Image
+	version uint64
+}
+
+func (t *topicViews) at(im *metadata.Image) *topicView {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old := t.latest
+	switch {
+	case old != nil && old.im.Version() >= im.Version():
+		return old
+	case old == nil:
+		t.latest = &topicView{im: im, version: 1}
+		return t.latest
+	}
+	next := &topicView{im: im, version: old.version}
+	for before, after := range im.ChangedTopics(old.im) {
+		if before == nil || after == nil || before.ID != after.ID || len(before.Partitions) != len(after.Partitions) {
+			next.version++
+			break
+		}
+	}
+	t.latest = next
+	return next
+}
+
+// Version implements Topics.
+func (v *topicView) Version() uint64 { return v.version }
+
+// Topic implements Topics.
+func (v *topicView) Topic(name string) (metadata.TopicID, int32, bool) {
+	t := v.im.Topic(name)
+	if t == nil {
+		return metadata.TopicID{}, 0, false
+	}
+	return t.ID, int32(len(t.Partitions)), true
+}
+
+// Names implements Topics.
+func (v *topicView) Names(yield func(string) bool) {
+	for t := range v.im.Topics() {
+		if !yield(t.Name) {
+			return
+		}
+	}
+}
