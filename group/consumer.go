@@ -37,6 +37,8 @@ type Topics interface {
 	Topic(name string) (id metadata.TopicID, partitions int32, ok bool)
 	// Names calls yield with the name of every topic, for subscriptions by regular expression.
 	Names(yield func(name string) bool)
+	// Name returns the name of a topic.
+	Name(id metadata.TopicID) (string, bool)
 }
 
 // consumerGroup is what the coordinator of a consumer group knows beside its committed record.
@@ -61,6 +63,7 @@ type consumerGroup struct {
 	touched bool // the draft is not empty
 	beats   []beat
 	leaves  []leaveAnswer
+	joins   []joinAnswer
 	rejoin  Waiter
 
 	// What the topics' names stand for, under one version of the topics and the present subscriptions.
@@ -155,6 +158,9 @@ func (c *Core) consumerLetGo(err error) {
 	for _, l := range c.consumer.leaves {
 		c.act(Action{Kind: ActionLeave, Waiter: l.waiter, Err: err})
 	}
+	for _, j := range c.consumer.joins {
+		c.answerJoin(j.waiter, JoinResult{Err: err, Member: j.result.Member})
+	}
 	if c.consumer.rejoin != nil {
 		c.act(Action{Kind: ActionAnswer, Waiter: c.consumer.rejoin, Err: err})
 	}
@@ -237,6 +243,10 @@ func (c *Core) consumerPropose(now Time) {
 	if g == nil || !g.touched || c.change != nil {
 		return
 	}
+	if g.alone() {
+		c.downgrade()
+		return
+	}
 	ch := c.proposal(changeConsumer)
 	ch.Type, ch.ProtocolType, ch.State, ch.Interrupted = metadata.ConsumerGroup, consumerProtocolType, metadata.GroupStable, g.interrupted
 	ch.Generation, ch.AssignmentEpoch, ch.Assignor, ch.TopicsHash = g.epoch, g.assignmentEpoch, g.assignor, g.topicsHash
@@ -252,31 +262,30 @@ func (c *Core) consumerPropose(now Time) {
 	for _, id := range slices.Sorted(maps.Keys(g.dirty)) {
 		ch.Upsert = append(ch.Upsert, g.members[id].record)
 	}
-	for _, id := range slices.Sorted(maps.Keys(g.removed)) {
-		if c.record != nil && c.record.Member(id) != nil {
-			ch.Remove = append(ch.Remove, id)
-		}
-	}
+	ch.Remove = g.gone(c.record)
 	clear(g.dirty)
 	clear(g.removed)
 	g.touched = false
 	c.propose(ch)
 }
 
-// consumerChanged answers what waited for the draft that is committed now.
+// gone are the committed members that the draft has no more.
+func (g *consumerGroup) gone(record *metadata.Group) (ids []string) {
+	for _, id := range slices.Sorted(maps.Keys(g.removed)) {
+		if record != nil && record.Member(id) != nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// consumerChanged goes on with the draft that is committed now.
 func (c *Core) consumerChanged(now Time, ch *change) {
 	g := c.consumer
-	for _, b := range g.beats {
-		c.act(Action{Kind: ActionConsumer, Waiter: b.waiter, Consumer: b.result})
-	}
-	for _, l := range g.leaves {
-		c.act(Action{Kind: ActionLeave, Waiter: l.waiter, Errs: l.errs})
-	}
 	if g.rejoin != nil {
-		c.act(Action{Kind: ActionAnswer, Waiter: g.rejoin})
 		g.held = now.At + holdMax
 	}
-	g.beats, g.leaves, g.rejoin = nil, nil, nil
+	c.consumerAnswer()
 	if ch.Generation != g.told {
 		g.told = ch.Generation
 		c.act(Action{Kind: ActionGeneration, Generation: ch.Generation, Members: len(g.members)})
@@ -289,6 +298,24 @@ func (c *Core) consumerChanged(now Time, ch *change) {
 			m.record = r
 		}
 	}
+}
+
+// consumerAnswer answers what waited for the draft.
+func (c *Core) consumerAnswer() {
+	g := c.consumer
+	for _, b := range g.beats {
+		c.act(Action{Kind: ActionConsumer, Waiter: b.waiter, Consumer: b.result})
+	}
+	for _, j := range g.joins {
+		c.answerJoin(j.waiter, j.result)
+	}
+	for _, l := range g.leaves {
+		c.act(Action{Kind: ActionLeave, Waiter: l.waiter, Errs: l.errs})
+	}
+	if g.rejoin != nil {
+		c.act(Action{Kind: ActionAnswer, Waiter: g.rejoin})
+	}
+	g.beats, g.joins, g.leaves, g.rejoin = nil, nil, nil, nil
 }
 
 // stateNow is the group's state for people and tools.
@@ -394,13 +421,19 @@ func (c *Core) consumerLeave(ev *Leave) {
 }
 
 // consumerCommit says whether a commit may be proposed; which partitions are the member's own is for Apply to say.
-func (c *Core) consumerCommit(r *CommitRequest) error {
+func (c *Core) consumerCommit(now Time, r *CommitRequest) error {
 	g := c.consumer
 	switch m := g.members[r.Member]; {
 	case r.Generation < 0 && len(g.members) == 0:
 		return nil
 	case r.Generation < 0 || m == nil:
 		return ErrUnknownMember
+	case m.classical():
+		_, err := g.classicMember(r.Member, r.Instance, r.Generation)
+		if err == nil {
+			c.consumerHeard(now, m, Instant(m.record.SessionTimeout))
+		}
+		return err
 	case r.Generation > m.record.MemberEpoch:
 		return ErrStaleMemberEpoch
 	}

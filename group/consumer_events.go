@@ -34,7 +34,15 @@ func (c *Core) consumerEnter(now Time, ev *ConsumerHeartbeat) {
 		c.refuse(ev, ErrGroupNotFound)
 		return
 	case c.members() > 0 || len(c.classic.pending) > 0:
-		c.refuse(ev, ErrGroupNotFound) // a classic group
+		if err := ev.checkWish(); err != nil {
+			c.refuse(ev, err)
+			return
+		}
+		if c.upgrade(now) != nil {
+			c.refuse(ev, ErrGroupNotFound) // a classic group that is not of consumers, or that has yet to form
+			return
+		}
+		c.consumerHandle(now, ev)
 		return
 	}
 	c.classic = classicGroup{}
@@ -56,11 +64,11 @@ func (c *Core) consumerHandle(now Time, ev Event) bool {
 	case *Leave:
 		c.consumerLeave(ev)
 	case *Commit:
-		c.act(Action{Kind: ActionAnswer, Err: c.consumerCommit(ev.CommitRequest)})
+		c.act(Action{Kind: ActionAnswer, Err: c.consumerCommit(now, ev.CommitRequest)})
 	case *Heartbeat:
-		c.act(Action{Kind: ActionAnswer, Err: ErrUnknownMember})
+		c.act(Action{Kind: ActionAnswer, Err: c.consumerClassicHeartbeat(now, ev.HeartbeatRequest)})
 	case *Sync:
-		c.refuse(ev, ErrUnknownMember)
+		c.consumerClassicSync(now, ev)
 	case *Tick:
 		c.consumerTick(now)
 	case *Release:
@@ -69,10 +77,12 @@ func (c *Core) consumerHandle(now Time, ev Event) bool {
 		c.consumerRejoin(ev)
 	case *Join:
 		switch {
+		case g.held != 0:
+			c.refuse(ev, ErrCoordinatorLoading)
+		case len(g.members) > 0:
+			c.consumerClassicJoin(now, ev)
 		case g.touched:
 			c.afterDraft(now, ev)
-		case len(g.members) > 0:
-			c.refuse(ev, ErrInconsistentProtocol)
 		default:
 			c.consumer = nil
 			c.classicLoad(now, &Loaded{})
@@ -116,4 +126,22 @@ func sameConsumer(a, b *metadata.GroupMember) bool {
 	return a.MemberEpoch == b.MemberEpoch && a.PreviousMemberEpoch == b.PreviousMemberEpoch && a.State == b.State && a.Rack == b.Rack &&
 		slices.Equal(a.Subscription, b.Subscription) && a.SubscriptionRegex == b.SubscriptionRegex && a.ServerAssignor == b.ServerAssignor &&
 		sameWithEpochs(a.Assigned, b.Assigned) && samePartitions(a.Revoking, b.Revoking) && samePartitions(a.Target, b.Target)
+}
+
+// learnTopics takes the topics from the events that bring them.
+func (c *Core) learnTopics(ev Event) {
+	var topics Topics
+	switch ev := ev.(type) {
+	case *Loaded:
+		topics = ev.Topics
+	case *Join:
+		topics = ev.Topics
+	case *Sync:
+		topics = ev.Topics
+	case *ConsumerHeartbeat:
+		topics = ev.Topics
+	}
+	if topics != nil {
+		c.topics = topics
+	}
 }

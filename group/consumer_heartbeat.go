@@ -26,13 +26,11 @@ func (c *Core) consumerBeat(now Time, ev *ConsumerHeartbeat) ConsumerHeartbeatRe
 	if r.Epoch < 0 {
 		return c.consumerGoodbye(now, ev)
 	}
-	if r.HasAssignor && r.Assignor != "" && assignors[r.Assignor] == nil {
-		return fail(fmt.Errorf("%w: %q, there are %v", ErrUnsupportedAssignor, r.Assignor, Assignors))
+	if err := r.checkWish(); err != nil {
+		return fail(err)
 	}
 	if r.HasRegex {
-		if err := g.compile(r.Regex); err != nil {
-			return fail(err)
-		}
+		_ = g.compile(r.Regex)
 	}
 	m, joined, err := c.consumerMember(now, ev)
 	if err != nil {
@@ -47,11 +45,11 @@ func (c *Core) consumerBeat(now Time, ev *ConsumerHeartbeat) ConsumerHeartbeatRe
 		c.bump(ReasonJoin, m.record.ID)
 	case changed:
 		c.bump(ReasonMetadata, m.record.ID)
-	case g.resolve(ev.Topics).hash != g.topicsHash && g.epoch == g.assignmentEpoch:
-		c.bump(ReasonTopics, "")
+	default:
+		c.noticeTopics()
 	}
 	if g.epoch > g.assignmentEpoch {
-		g.retarget(ev.Topics)
+		g.retarget(c.topics)
 	}
 	g.reconcile(m, r.Owned, r.HasOwned)
 	g.revokeWithin(now, m)
@@ -62,6 +60,25 @@ func (c *Core) consumerBeat(now Time, ev *ConsumerHeartbeat) ConsumerHeartbeatRe
 		result.HasAssignment, result.Assignment = true, m.record.Assigned
 	}
 	return result
+}
+
+// checkWish finds an assignor that there is not, and an expression that is none.
+func (r *ConsumerHeartbeatRequest) checkWish() error {
+	if r.HasAssignor && r.Assignor != "" && assignors[r.Assignor] == nil {
+		return fmt.Errorf("%w: %q, there are %v", ErrUnsupportedAssignor, r.Assignor, Assignors)
+	}
+	if r.HasRegex && r.Regex != "" {
+		_, err := compile(r.Regex)
+		return err
+	}
+	return nil
+}
+
+// noticeTopics begins a group epoch if the topics are not those that the targets were computed for.
+func (c *Core) noticeTopics() {
+	if g := c.consumer; g.epoch == g.assignmentEpoch && g.resolve(c.topics).hash != g.topicsHash {
+		c.bump(ReasonTopics, "")
+	}
 }
 
 // consumerMember finds the member that a heartbeat speaks for, or makes it.
@@ -139,6 +156,9 @@ func (c *Core) comeBack(ev *ConsumerHeartbeat, old *consumerMember) *consumerMem
 func (g *consumerGroup) update(m *consumerMember, r *ConsumerHeartbeatRequest) (subscription bool) {
 	next := *m.record
 	next.ClientID, next.ClientHost = r.ClientID, r.ClientHost
+	if len(next.Protocols) > 0 {
+		next.Protocols, next.Assignment, subscription = nil, nil, true // it has been changed over under its old id
+	}
 	if r.RebalanceTimeout >= 0 {
 		next.RebalanceTimeout = r.RebalanceTimeout
 	}

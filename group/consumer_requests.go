@@ -74,6 +74,8 @@ type ConsumerDescribedMember struct {
 	// Assigned is what it may have, Revoking what it has yet to give up, Target what it is to have in the end.
 	Assigned, Revoking, Target []metadata.TopicPartitions
 	LastSeen                   time.Duration
+	// Classic: it speaks the classic protocol (live migration).
+	Classic bool
 }
 
 // ConsumerHeartbeat is ConsumerGroupHeartbeat, answered by [ActionConsumer].

@@ -92,14 +92,23 @@ func (g *consumerGroup) resolve(topics Topics) *resolved {
 	return r
 }
 
-// compile makes a subscription's expression usable. Syntax is RE2's, as with Kafka, and it has to match the whole name.
+// compile reads a subscription's expression. Syntax is RE2's, as with Kafka, and it has to match the whole name.
+func compile(expr string) (*regexp.Regexp, error) {
+	re, err := regexp.Compile("^(?:" + expr + ")$")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidRegex, err)
+	}
+	return re, nil
+}
+
+// compile makes an expression usable.
 func (g *consumerGroup) compile(expr string) error {
 	if expr == "" || g.regexps[expr] != nil {
 		return nil
 	}
-	re, err := regexp.Compile("^(?:" + expr + ")$")
+	re, err := compile(expr)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalidRegex, err)
+		return err
 	}
 	if g.regexps == nil {
 		g.regexps = map[string]*regexp.Regexp{}

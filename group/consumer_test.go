@@ -27,6 +27,15 @@ func (t *testTopics) Topic(name string) (metadata.TopicID, int32, bool) {
 	return x.ID, x.Partitions, ok
 }
 
+func (t *testTopics) Name(id metadata.TopicID) (string, bool) {
+	for name, x := range t.of {
+		if x.ID == id {
+			return name, true
+		}
+	}
+	return "", false
+}
+
 func (t *testTopics) Names(yield func(string) bool) {
 	for name := range t.of {
 		if !yield(name) {
@@ -60,6 +69,9 @@ type consumerBench struct {
 	// got are the answers by waiter.
 	got map[any]ConsumerHeartbeatResult
 	ids int
+	// joins and syncs are the answers to classic members, in order.
+	joins []JoinResult
+	syncs []SyncResult
 }
 
 func newConsumerBench(t testing.TB) *consumerBench {
@@ -79,6 +91,10 @@ func (b *consumerBench) step(ev Event) {
 			_, twice := b.got[a.Waiter]
 			require.False(b.t, twice, "answered twice")
 			b.got[a.Waiter] = a.Consumer
+		case ActionJoin:
+			b.joins = append(b.joins, a.Join)
+		case ActionSync:
+			b.syncs = append(b.syncs, a.Sync)
 		case ActionReload:
 			b.step(&Loaded{Group: b.record, LastGeneration: b.generation()})
 		}
@@ -120,6 +136,7 @@ func (b *consumerBench) apply(ch metadata.GroupChange) error {
 	b.revision++
 	b.changes++
 	g.Revision, g.Type, g.State, g.Generation, g.AssignmentEpoch = b.revision, ch.Type, ch.State, ch.Generation, ch.AssignmentEpoch
+	g.Protocol, g.Leader = ch.Protocol, ch.Leader
 	g.ProtocolType, g.Assignor, g.TopicsHash, g.EmptySince, g.Interrupted = ch.ProtocolType, ch.Assignor, ch.TopicsHash, ch.EmptySince, ch.Interrupted
 	members := map[string]*metadata.GroupMember{}
 	for _, m := range g.Members {
@@ -130,6 +147,11 @@ func (b *consumerBench) apply(ch metadata.GroupChange) error {
 	}
 	for _, m := range ch.Upsert {
 		members[m.ID] = m
+	}
+	for _, a := range ch.Assign {
+		m := *members[a.Member]
+		m.Assignment = a.Assignment
+		members[a.Member] = &m
 	}
 	g.Members = nil
 	for _, m := range members {

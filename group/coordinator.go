@@ -256,7 +256,7 @@ func (c *Coordinator) with(e *entry, ev Event) (err error, ok bool) {
 }
 
 func (c *Coordinator) loaded(im *metadata.Image, group string) *Loaded {
-	return &Loaded{Group: im.Group(group), LastGeneration: im.LastGeneration(group), Resume: c.cfg.Settings().ResumeAfterFailure}
+	return &Loaded{Group: im.Group(group), LastGeneration: im.LastGeneration(group), Resume: c.cfg.Settings().ResumeAfterFailure, Topics: c.topics.at(im)}
 }
 
 // settleLocked forgets an entry that has nothing to remember, and else sees to its next deadline.

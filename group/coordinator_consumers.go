@@ -89,7 +89,7 @@ func (c *Core) describeConsumers(now Instant) ConsumerDescription {
 		d.Members = append(d.Members, ConsumerDescribedMember{
 			ID: r.ID, Instance: r.InstanceID, Rack: r.Rack, ClientID: r.ClientID, ClientHost: r.ClientHost, Epoch: r.MemberEpoch,
 			Topics: r.Subscription, Regex: r.SubscriptionRegex, Assigned: r.Assigned, Revoking: r.Revoking, Target: r.Target,
-			LastSeen: time.Duration(now - m.seen),
+			LastSeen: time.Duration(now - m.seen), Classic: m.classical(),
 		})
 	}
 	return d
@@ -153,6 +153,15 @@ func (v *topicView) Topic(name string) (metadata.TopicID, int32, bool) {
 		return metadata.TopicID{}, 0, false
 	}
 	return t.ID, int32(len(t.Partitions)), true
+}
+
+// Name implements Topics.
+func (v *topicView) Name(id metadata.TopicID) (string, bool) {
+	t := v.im.TopicByID(id)
+	if t == nil {
+		return "", false
+	}
+	return t.Name, true
 }
 
 // Names implements Topics.

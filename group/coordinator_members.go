@@ -13,7 +13,7 @@ func (c *Coordinator) Join(r JoinRequest, done func(JoinResult)) {
 	if name == "" {
 		name = r.ClientID
 	}
-	ev := &Join{JoinRequest: &r, Waiter: done, NewID: newMemberID(name), Settings: &s}
+	ev := &Join{JoinRequest: &r, Waiter: done, NewID: newMemberID(name), Settings: &s, Topics: c.topics.at(c.cfg.Store.Image())}
 	if err := c.step(r.Group, ev); err != nil {
 		done(JoinResult{Err: err, Member: r.Member, Generation: -1})
 	}
@@ -29,7 +29,7 @@ func newMemberID(name string) string {
 
 // Sync is SyncGroup. It may wait as long as the leader's session is.
 func (c *Coordinator) Sync(r SyncRequest, done func(SyncResult)) {
-	if err := c.step(r.Group, &Sync{SyncRequest: &r, Waiter: done}); err != nil {
+	if err := c.step(r.Group, &Sync{SyncRequest: &r, Waiter: done, Topics: c.topics.at(c.cfg.Store.Image())}); err != nil {
 		done(SyncResult{Err: err})
 	}
 }

@@ -30,6 +30,8 @@ type Core struct {
 	classic classicGroup
 	// consumer is the group's state while it is a consumer group (KIP-848), else nil.
 	consumer *consumerGroup
+	// topics are those that the last event knew of.
+	topics Topics
 
 	// wake is no later than the first deadline.
 	wake    Instant
@@ -44,6 +46,7 @@ func NewCore(name string) *Core { return &Core{name: name, wake: Never} }
 func (c *Core) Step(now Time, ev Event) []Action {
 	clear(c.actions)
 	c.actions = c.actions[:0]
+	c.learnTopics(ev)
 	switch ev := ev.(type) {
 	case *Loaded:
 		c.load(now, ev)

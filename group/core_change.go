@@ -20,6 +20,7 @@ const (
 	changeRejoin                           // a generation that is told nobody, to end the one before
 	changeDelete                           // the group goes
 	changeConsumer                         // a consumer group's draft
+	changeDowngrade                        // a consumer group becomes a classic one
 )
 
 // change is a proposal on its way.
@@ -132,9 +133,12 @@ func (c *Core) changed(now Time, ev *Changed) {
 		if ev.Group != nil {
 			c.lastGeneration = ev.Group.Generation
 		}
-		if ch.kind == changeConsumer {
+		switch ch.kind {
+		case changeConsumer:
 			c.consumerChanged(now, ch)
-		} else {
+		case changeDowngrade:
+			c.downgraded(now)
+		default:
 			c.classicChanged(now, ch)
 		}
 	case lost(ev.Err):

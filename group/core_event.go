@@ -30,6 +30,8 @@ type Loaded struct {
 	LastGeneration int32
 	// Resume: a group whose coordinator died goes on in its generation (millrace.group.failover).
 	Resume bool
+	// Topics are those that exist now; nil where no group of consumers is about.
+	Topics Topics
 }
 
 // LetGo says that this broker no longer coordinates the group. Everything that waits is answered with Err.
@@ -50,12 +52,14 @@ type Join struct {
 	// NewID is the id the member gets if it needs one: unique for ever (G9).
 	NewID    string
 	Settings *Settings
+	Topics   Topics // as in Loaded
 }
 
 // Sync is SyncGroup, answered by [ActionSync].
 type Sync struct {
 	*SyncRequest
 	Waiter Waiter
+	Topics Topics // as in Loaded
 }
 
 // Heartbeat is Heartbeat, answered by [ActionAnswer] in the same step.

@@ -1,0 +1,110 @@
+package group
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/millrace/millrace/metadata"
+)
+
+// A group changes its protocol while its members work on: to that of consumer groups with the first member that speaks it,
+// and back when the last such member has gone (KIP-848, "live migration").
+
+var errNotConsumers = errors.New("not a group of consumers")
+
+// upgrade makes a consumer group of a classic one with members. Its members go on as classic members of it, each with the
+// partitions that it has by the last generation.
+func (c *Core) upgrade(now Time) error {
+	k, r := &c.classic, c.record
+	if k.protocolType != consumerProtocolType || r == nil || len(r.Members) == 0 || r.Protocol == "" {
+		return errNotConsumers
+	}
+	members := make([]*metadata.GroupMember, len(r.Members))
+	taken := map[TopicIDPartition]bool{}
+	for i, m := range r.Members {
+		said, err := readSubscription(metadataUnder(m, r.Protocol))
+		if err != nil {
+			return err
+		}
+		next := *m
+		next.Subscription = slices.Compact(slices.Sorted(slices.Values(said.topics)))
+		next.MemberEpoch, next.PreviousMemberEpoch, next.State, next.Assignment = r.Generation, r.Generation, memberStable, nil
+		if r.State == metadata.GroupStable {
+			list, err := readAssignment(m.Assignment)
+			if err != nil {
+				return err
+			}
+			for _, tp := range identified(list, c.topics) { // a leader may have given one to two of them
+				next.Assigned = appendTopic(next.Assigned, pick(tp, func(p int32) bool {
+					key := TopicIDPartition{TopicID: tp.TopicID, Partition: p}
+					first := !taken[key]
+					taken[key] = true
+					return first
+				}))
+			}
+			next.Assigned = givenIn(r.Generation, next.Assigned)
+		}
+		next.Target = next.Assigned
+		members[i] = &next
+	}
+	c.classicLetGo(ErrRebalanceInProgress) // who waited for a generation joins again, and is told what it may have
+	c.classic = classicGroup{}
+	c.consumerLoad(now, &Loaded{LastGeneration: r.Generation})
+	g := c.consumer
+	g.epoch, g.assignmentEpoch, g.interrupted = r.Generation, r.Generation, false
+	for _, m := range members {
+		cm := &consumerMember{record: m, revokeBy: Never}
+		g.add(cm)
+		c.consumerHeard(now, cm, Instant(m.SessionTimeout))
+	}
+	return nil
+}
+
+// alone reports whether a group has members and all of them speak the classic protocol.
+func (g *consumerGroup) alone() bool {
+	return len(g.members) > 0 && !slices.ContainsFunc(g.sorted(), func(m *consumerMember) bool { return !m.classical() })
+}
+
+// downgrade proposes to make a classic group of a consumer group whose members all speak the classic protocol. They keep
+// what they have until the generation that follows at once.
+func (c *Core) downgrade() {
+	g := c.consumer
+	members := g.sorted()
+	ch := c.proposal(changeDowngrade)
+	ch.Type, ch.State, ch.ProtocolType, ch.Interrupted = metadata.ClassicGroup, metadata.GroupStable, consumerProtocolType, false
+	ch.Generation, ch.AssignmentEpoch, ch.Assignor, ch.TopicsHash, ch.EmptySince = g.epoch, 0, "", 0, 0
+	if c.record != nil && ch.Generation <= c.record.Generation {
+		ch.Generation = c.record.Generation + 1
+	}
+	for _, p := range members[0].record.Protocols {
+		if !slices.ContainsFunc(members, func(m *consumerMember) bool { return !offers(m.record, p.Name) }) {
+			ch.Protocol = p.Name
+			break
+		}
+	}
+	ch.Leader = members[0].record.ID
+	for _, m := range members {
+		r := m.record
+		next := &metadata.GroupMember{
+			ID: r.ID, InstanceID: r.InstanceID, Rack: r.Rack, ClientID: r.ClientID, ClientHost: r.ClientHost,
+			SessionTimeout: r.SessionTimeout, RebalanceTimeout: r.RebalanceTimeout, Protocols: r.Protocols,
+		}
+		if c.topics != nil {
+			next.Assignment = appendAssignment(nil, named(r.Assigned, c.topics))
+		}
+		ch.Upsert = append(ch.Upsert, next)
+	}
+	ch.Remove = g.gone(c.record)
+	clear(g.dirty)
+	clear(g.removed)
+	g.touched = false
+	c.propose(ch)
+}
+
+// downgraded goes on as a classic group: with a rebalance, because who has gone has left partitions behind.
+func (c *Core) downgraded(now Time) {
+	c.consumerAnswer()
+	c.consumer = nil
+	c.classicLoad(now, &Loaded{})
+	c.prepare(now, ReasonLeave, "")
+}
