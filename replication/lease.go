@@ -26,6 +26,10 @@ func (m *Manager) RenewLease(until Instant) {
 // Now returns the time on the clock of leases: monotonic, counting time during which the machine was suspended.
 func (m *Manager) Now() Instant { return m.now() }
 
+// Leased reports whether this broker may speak as one that is not fenced: what a newer one could contradict must not be
+// said without.
+func (m *Manager) Leased() bool { return m.leased(m.Now()) }
+
 // leased says whether the broker's own lease holds.
 func (m *Manager) leased(now Instant) bool {
 	until := m.lease.until.Load()

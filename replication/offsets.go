@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/millrace/millrace/log/record"
 )
 
 // Offset specifications of ListOffsets; every value ≥ 0 is a timestamp in milliseconds.
@@ -53,6 +55,42 @@ func (p *Partition) ListOffset(spec int64, committed bool, currentLeaderEpoch in
 		return -1, -1, -1, p.storageError("search", err)
 	}
 	return offset, timestamp, epoch, nil
+}
+
+// BatchTimes describes the first batch that a reader from an offset gets: the offsets it spans, base inclusive and next
+// exclusive, and its first and last record's timestamp in milliseconds, as its header has them. With LogAppendTime both are
+// that time. base = next says that there is nothing at the offset yet.
+//
+// Errors as Read's: ErrNotLeader and its kin, log.ErrOffsetOutOfRange below the start, ErrStorage.
+func (p *Partition) BatchTimes(offset int64) (base, next, first, last int64, err error) {
+	v := p.view.Load()
+	if err := v.check(-1); err != nil {
+		return 0, 0, 0, 0, err
+	}
+	if err := p.mayServe(); err != nil {
+		return 0, 0, 0, 0, err
+	}
+	limit := p.highWatermark.Load()
+	if offset >= limit {
+		return offset, offset, 0, 0, nil
+	}
+	slice, err := p.log.Read(offset, limit, 1, true)
+	if err != nil {
+		return 0, 0, 0, 0, fmt.Errorf("look at the batch at offset %d of %s-%d: %w", offset, p.topic.name, p.partition, err)
+	}
+	defer slice.Release()
+	if slice.Len() == 0 {
+		return offset, offset, 0, 0, nil
+	}
+	header := make(record.Batch, record.HeaderBytes)
+	if _, err := slice.ReadAt(header, 0); err != nil {
+		return 0, 0, 0, 0, p.storageError("read", err)
+	}
+	first, last = header.BaseTimestamp(), header.MaxTimestamp()
+	if header.TimestampType() == record.LogAppendTime || header.HasDeleteHorizon() {
+		first = last
+	}
+	return slice.BaseOffset(), slice.NextOffset(), first, last, nil
 }
 
 // EpochEnd answers OffsetForLeaderEpoch: the largest leader epoch ≤ epoch and the offset at which it ends here

@@ -2,6 +2,8 @@ package kafka
 
 import (
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/metadata"
 )
 
 // FindCoordinator (key 10), versions 0 to 5.
@@ -12,9 +14,10 @@ import (
 //	v4    many keys at once, an error for each (KIP-699)
 //	v5    as v4 (KIP-890 added error codes clients may see)
 //
-// Types above 1 belong to later versions: 42. Groups and transactions are not
-// here yet, so that every key is answered 15, which clients retry: librdkafka
-// looks at the presence of this API to decide whether it may use lz4.
+// Any broker answers, from the committed metadata, so that all agree once they have
+// them. Types above 1 belong to later versions: 42. Transactions have no
+// coordinators yet: 15, which clients retry, as for a group that nobody can
+// coordinate at present.
 
 // Coordinator types.
 const (
@@ -24,21 +27,38 @@ const (
 
 func (h *Handlers) findCoordinator(c *call, req *kmsg.FindCoordinatorRequest) kmsg.Response {
 	resp := req.ResponseKind().(*kmsg.FindCoordinatorResponse)
-	code, text := codeCoordinatorNotAvailable, "this broker has no group and transaction coordinators yet"
-	if req.CoordinatorType != groupCoordinator && req.CoordinatorType != transactionCoordinator {
-		code, text = codeInvalidRequest, "the coordinator type is unknown in this version"
-	}
+	eps := h.endpoints(h.cfg.Store.Image(), c.req.Conn)
 	if req.Version < 4 {
-		resp.ErrorCode, resp.ErrorMessage = c.error(code), &text
-		resp.NodeID, resp.Host, resp.Port = -1, "", -1
+		ep, code, text := eps.coordinator(req.CoordinatorType, req.CoordinatorKey)
+		resp.ErrorCode, resp.ErrorMessage = c.error(code), optional(text)
+		resp.NodeID, resp.Host, resp.Port = int32(ep.id), ep.host, ep.port
 		return resp
 	}
 	resp.Coordinators = make([]kmsg.FindCoordinatorResponseCoordinator, 0, len(req.CoordinatorKeys))
 	for _, key := range req.CoordinatorKeys {
 		rc := kmsg.NewFindCoordinatorResponseCoordinator()
-		rc.Key, rc.ErrorCode, rc.ErrorMessage = key, c.error(code), &text
-		rc.NodeID, rc.Host, rc.Port = -1, "", -1
+		ep, code, text := eps.coordinator(req.CoordinatorType, key)
+		rc.Key, rc.ErrorCode, rc.ErrorMessage = key, c.error(code), optional(text)
+		rc.NodeID, rc.Host, rc.Port = int32(ep.id), ep.host, ep.port
 		resp.Coordinators = append(resp.Coordinators, rc)
 	}
 	return resp
+}
+
+// coordinator says who coordinates a group and how these clients reach it: with a
+// code and a text if nobody does, or nobody whom they could reach.
+func (e endpoints) coordinator(kind int8, key string) (ep endpoint, code int16, text string) {
+	nobody := endpoint{id: metadata.NoBroker, port: -1}
+	switch kind {
+	case groupCoordinator:
+	case transactionCoordinator:
+		return nobody, codeCoordinatorNotAvailable, "this cluster has no transaction coordinators yet"
+	default:
+		return nobody, codeInvalidRequest, "the coordinator type is unknown in this version"
+	}
+	id, _ := e.image.Coordinator(metadata.GroupCoordinator, key)
+	if ep, ok := e.of(id); ok {
+		return ep, codeNone, ""
+	}
+	return nobody, codeCoordinatorNotAvailable, "no broker can coordinate the group at present"
 }

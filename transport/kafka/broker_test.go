@@ -38,6 +38,7 @@ type testBroker struct {
 	replicas *replication.Manager
 	handlers *Handlers
 	server   *transport.Server
+	groups   *testGroups
 	registry *prometheus.Registry
 	logs     *syncBuffer
 	close    func()
@@ -171,7 +172,8 @@ func startBroker(tmp string, edit brokerEdit) (b *testBroker, err error) {
 	}
 
 	config := Default()
-	config.BrokerID, config.Store, config.Replicas, config.Logger = b.id, b.store, b.replicas, logger
+	b.groups = &testGroups{}
+	config.BrokerID, config.Store, config.Replicas, config.Groups, config.Logger = b.id, b.store, b.replicas, b.groups, logger
 	config.Static, config.Registerer = edit.static, b.registry
 	if edit.kafka != nil {
 		edit.kafka(&config)

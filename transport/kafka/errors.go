@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/millrace/millrace/group"
 	"github.com/millrace/millrace/log"
 	"github.com/millrace/millrace/log/record"
 	"github.com/millrace/millrace/metadata"
@@ -26,11 +27,21 @@ const (
 	codeRequestTimedOut                    int16 = 7
 	codeReplicaNotAvailable                int16 = 9
 	codeMessageTooLarge                    int16 = 10
+	codeOffsetMetadataTooLarge             int16 = 12
+	codeCoordinatorLoadInProgress          int16 = 14
 	codeCoordinatorNotAvailable            int16 = 15
+	codeNotCoordinator                     int16 = 16
 	codeInvalidTopic                       int16 = 17
 	codeNotEnoughReplicas                  int16 = 19
 	codeNotEnoughReplicasAfterAppend       int16 = 20
 	codeInvalidRequiredAcks                int16 = 21
+	codeIllegalGeneration                  int16 = 22
+	codeInconsistentGroupProtocol          int16 = 23
+	codeInvalidGroupID                     int16 = 24
+	codeUnknownMemberID                    int16 = 25
+	codeInvalidSessionTimeout              int16 = 26
+	codeRebalanceInProgress                int16 = 27
+	codeInvalidCommitOffsetSize            int16 = 28
 	codeTopicAuthorizationFailed           int16 = 29
 	codeInvalidTimestamp                   int16 = 32
 	codeUnsupportedVersion                 int16 = 35
@@ -45,9 +56,11 @@ const (
 	codeOutOfOrderSequence                 int16 = 45
 	codeInvalidProducerEpoch               int16 = 47
 	codeInvalidTxnState                    int16 = 48
-	codeTransactionalIDAuthorizationFailed int16 = 53
 	codeInvalidTransactionTimeout          int16 = 50
+	codeTransactionalIDAuthorizationFailed int16 = 53
 	codeStorageError                       int16 = 56
+	codeNonEmptyGroup                      int16 = 68
+	codeGroupIDNotFound                    int16 = 69
 	codeFetchSessionIDNotFound             int16 = 70
 	codeInvalidFetchSessionEpoch           int16 = 71
 	codeListenerNotFound                   int16 = 72
@@ -57,10 +70,14 @@ const (
 	codeUnsupportedCompressionType         int16 = 76
 	codeStaleBrokerEpoch                   int16 = 77
 	codeOffsetNotAvailable                 int16 = 78
+	codeMemberIDRequired                   int16 = 79
 	codePreferredLeaderNotAvailable        int16 = 80
+	codeGroupMaxSizeReached                int16 = 81
+	codeFencedInstanceID                   int16 = 82
 	codeEligibleLeadersNotAvailable        int16 = 83
 	codeElectionNotNeeded                  int16 = 84
 	codeNoReassignmentInProgress           int16 = 85
+	codeGroupSubscribedToTopic             int16 = 86
 	codeInvalidRecord                      int16 = 87
 	codeDuplicateResource                  int16 = 92
 	codeInvalidUpdateVersion               int16 = 95
@@ -72,6 +89,9 @@ const (
 	codeInconsistentClusterID              int16 = 104
 	codeFetchSessionTopicIDError           int16 = 106
 	codeIneligibleReplica                  int16 = 107
+	codeFencedMemberEpoch                  int16 = 110
+	codeUnreleasedInstanceID               int16 = 111
+	codeStaleMemberEpoch                   int16 = 113
 	codeMismatchedEndpointType             int16 = 114
 	codeUnsupportedEndpointType            int16 = 115
 	codeRebootstrapRequired                int16 = 129
@@ -89,11 +109,21 @@ var codeNames = map[int16]string{
 	codeRequestTimedOut:                    "REQUEST_TIMED_OUT",
 	codeReplicaNotAvailable:                "REPLICA_NOT_AVAILABLE",
 	codeMessageTooLarge:                    "MESSAGE_TOO_LARGE",
+	codeOffsetMetadataTooLarge:             "OFFSET_METADATA_TOO_LARGE",
+	codeCoordinatorLoadInProgress:          "COORDINATOR_LOAD_IN_PROGRESS",
 	codeCoordinatorNotAvailable:            "COORDINATOR_NOT_AVAILABLE",
+	codeNotCoordinator:                     "NOT_COORDINATOR",
 	codeInvalidTopic:                       "INVALID_TOPIC_EXCEPTION",
 	codeNotEnoughReplicas:                  "NOT_ENOUGH_REPLICAS",
 	codeNotEnoughReplicasAfterAppend:       "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
 	codeInvalidRequiredAcks:                "INVALID_REQUIRED_ACKS",
+	codeIllegalGeneration:                  "ILLEGAL_GENERATION",
+	codeInconsistentGroupProtocol:          "INCONSISTENT_GROUP_PROTOCOL",
+	codeInvalidGroupID:                     "INVALID_GROUP_ID",
+	codeUnknownMemberID:                    "UNKNOWN_MEMBER_ID",
+	codeInvalidSessionTimeout:              "INVALID_SESSION_TIMEOUT",
+	codeRebalanceInProgress:                "REBALANCE_IN_PROGRESS",
+	codeInvalidCommitOffsetSize:            "INVALID_COMMIT_OFFSET_SIZE",
 	codeTopicAuthorizationFailed:           "TOPIC_AUTHORIZATION_FAILED",
 	codeInvalidTimestamp:                   "INVALID_TIMESTAMP",
 	codeUnsupportedVersion:                 "UNSUPPORTED_VERSION",
@@ -108,9 +138,11 @@ var codeNames = map[int16]string{
 	codeOutOfOrderSequence:                 "OUT_OF_ORDER_SEQUENCE_NUMBER",
 	codeInvalidProducerEpoch:               "INVALID_PRODUCER_EPOCH",
 	codeInvalidTxnState:                    "INVALID_TXN_STATE",
-	codeTransactionalIDAuthorizationFailed: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 	codeInvalidTransactionTimeout:          "INVALID_TRANSACTION_TIMEOUT",
+	codeTransactionalIDAuthorizationFailed: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 	codeStorageError:                       "KAFKA_STORAGE_ERROR",
+	codeNonEmptyGroup:                      "NON_EMPTY_GROUP",
+	codeGroupIDNotFound:                    "GROUP_ID_NOT_FOUND",
 	codeFetchSessionIDNotFound:             "FETCH_SESSION_ID_NOT_FOUND",
 	codeInvalidFetchSessionEpoch:           "INVALID_FETCH_SESSION_EPOCH",
 	codeListenerNotFound:                   "LISTENER_NOT_FOUND",
@@ -120,10 +152,14 @@ var codeNames = map[int16]string{
 	codeUnsupportedCompressionType:         "UNSUPPORTED_COMPRESSION_TYPE",
 	codeStaleBrokerEpoch:                   "STALE_BROKER_EPOCH",
 	codeOffsetNotAvailable:                 "OFFSET_NOT_AVAILABLE",
+	codeMemberIDRequired:                   "MEMBER_ID_REQUIRED",
 	codePreferredLeaderNotAvailable:        "PREFERRED_LEADER_NOT_AVAILABLE",
+	codeGroupMaxSizeReached:                "GROUP_MAX_SIZE_REACHED",
+	codeFencedInstanceID:                   "FENCED_INSTANCE_ID",
 	codeEligibleLeadersNotAvailable:        "ELIGIBLE_LEADERS_NOT_AVAILABLE",
 	codeElectionNotNeeded:                  "ELECTION_NOT_NEEDED",
 	codeNoReassignmentInProgress:           "NO_REASSIGNMENT_IN_PROGRESS",
+	codeGroupSubscribedToTopic:             "GROUP_SUBSCRIBED_TO_TOPIC",
 	codeInvalidRecord:                      "INVALID_RECORD",
 	codeDuplicateResource:                  "DUPLICATE_RESOURCE",
 	codeInvalidUpdateVersion:               "INVALID_UPDATE_VERSION",
@@ -135,6 +171,9 @@ var codeNames = map[int16]string{
 	codeInconsistentClusterID:              "INCONSISTENT_CLUSTER_ID",
 	codeFetchSessionTopicIDError:           "FETCH_SESSION_TOPIC_ID_ERROR",
 	codeIneligibleReplica:                  "INELIGIBLE_REPLICA",
+	codeFencedMemberEpoch:                  "FENCED_MEMBER_EPOCH",
+	codeUnreleasedInstanceID:               "UNRELEASED_INSTANCE_ID",
+	codeStaleMemberEpoch:                   "STALE_MEMBER_EPOCH",
 	codeMismatchedEndpointType:             "MISMATCHED_ENDPOINT_TYPE",
 	codeUnsupportedEndpointType:            "UNSUPPORTED_ENDPOINT_TYPE",
 	codeRebootstrapRequired:                "REBOOTSTRAP_REQUIRED",
@@ -236,10 +275,40 @@ var errorTable = []errorCode{
 	{metadata.ErrCorrupt, codeStorageError},
 	{metadata.ErrFailed, codeStorageError},
 
+	{metadata.ErrNotCoordinator, codeNotCoordinator},
+	{metadata.ErrGroupNotFound, codeGroupIDNotFound},
+	{metadata.ErrGroupNotEmpty, codeNonEmptyGroup},
+	{metadata.ErrUnknownMember, codeUnknownMemberID},
+	{metadata.ErrFencedInstance, codeFencedInstanceID},
+	{metadata.ErrIllegalGeneration, codeIllegalGeneration},
+	{metadata.ErrStaleMemberEpoch, codeStaleMemberEpoch},
+
+	// group: what a coordinator refused. All of it is definite.
+	{group.ErrNotCoordinator, codeNotCoordinator},
+	{group.ErrCoordinatorLoading, codeCoordinatorLoadInProgress},
+	{group.ErrInvalidGroup, codeInvalidGroupID},
+	{group.ErrUnknownMember, codeUnknownMemberID},
+	{group.ErrIllegalGeneration, codeIllegalGeneration},
+	{group.ErrRebalanceInProgress, codeRebalanceInProgress},
+	{group.ErrMemberIDRequired, codeMemberIDRequired},
+	{group.ErrFencedInstance, codeFencedInstanceID},
+	{group.ErrInconsistentProtocol, codeInconsistentGroupProtocol},
+	{group.ErrInvalidSession, codeInvalidSessionTimeout},
+	{group.ErrGroupFull, codeGroupMaxSizeReached},
+	{group.ErrNonEmpty, codeNonEmptyGroup},
+	{group.ErrGroupNotFound, codeGroupIDNotFound},
+	{group.ErrSubscribed, codeGroupSubscribedToTopic},
+	{group.ErrMetadataTooLarge, codeOffsetMetadataTooLarge},
+	{group.ErrInvalidRequest, codeInvalidRequest},
+	{group.ErrStaleMemberEpoch, codeStaleMemberEpoch},
+	{group.ErrFencedMemberEpoch, codeFencedMemberEpoch},
+	{group.ErrUnreleasedInstance, codeUnreleasedInstanceID},
+
 	// this package.
 	{errTransactions, codeInvalidTxnState},
 	{errNoTransactionalID, codeTransactionalIDAuthorizationFailed}, // nobody may write under no id, says Kafka
 	{errDuplicatePartition, codeInvalidRequest},
+	{errNegativeOffset, codeInvalidCommitOffsetSize},
 	{errNotBroker, codeTopicAuthorizationFailed}, // as Kafka answers who lacks ClusterAction
 }
 
@@ -250,6 +319,7 @@ var (
 	errNotBroker          = errors.New("only brokers follow, on their own listener")
 	errFetchSession       = errors.New("fetch session is not known any more")
 	errDuplicatePartition = errors.New("partition named more than once in one request")
+	errNegativeOffset     = errors.New("an offset that is committed must not be negative")
 )
 
 // codeOf returns the code of an error: codeNone for nil and
@@ -264,6 +334,19 @@ func codeOf(err error) int16 {
 		}
 	}
 	return codeUnknownServerError
+}
+
+// groupCode is codeOf for the answers of a coordinator. Clients know few codes
+// there, and Java's throws at others: whatever says that the coordinator's work did
+// not get through, or may not have, is 15, upon which they look for the coordinator
+// again. Membership and commits may be asked for twice.
+func groupCode(err error) int16 {
+	switch code := codeOf(err); code {
+	case codeUnknownServerError, codeRequestTimedOut, codeStorageError, codeInvalidUpdateVersion, codeStaleBrokerEpoch, codeFeatureUpdateFailed:
+		return codeCoordinatorNotAvailable
+	default:
+		return code
+	}
 }
 
 // fetchCode is codeOf for a partition of a Fetch response. Java's consumer

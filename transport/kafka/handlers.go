@@ -19,7 +19,7 @@ import (
 )
 
 // Config says what the handlers work on. Start from Default and set at least
-// BrokerID, Store, Replicas and Logger.
+// BrokerID, Store, Replicas, Groups and Logger.
 type Config struct {
 	// BrokerID is this broker's id: the one it is registered under in Store.
 	BrokerID metadata.BrokerID
@@ -29,6 +29,8 @@ type Config struct {
 	Store *metadata.Store
 	// Replicas are this broker's partitions.
 	Replicas *replication.Manager
+	// Groups is the group coordinator of this broker.
+	Groups Groups
 	// Static is what the broker was started with: file, environment and --set
 	// merged, canonical values by key. The keys of this package that may
 	// change later come from the metadata on top of it.
@@ -57,8 +59,8 @@ func Default() Config {
 // Validate reports the first field that cannot work.
 func (c *Config) Validate() error {
 	switch {
-	case c.Store == nil, c.Replicas == nil, c.Logger == nil:
-		return errors.New("kafka handlers: Store, Replicas and Logger are required")
+	case c.Store == nil, c.Replicas == nil, c.Groups == nil, c.Logger == nil:
+		return errors.New("kafka handlers: Store, Replicas, Groups and Logger are required")
 	case c.BrokerID < 0:
 		return fmt.Errorf("kafka handlers: broker id %d", c.BrokerID)
 	case c.MaxRequestBytes < 64<<10, c.DecodeBudgetBytes < int64(c.MaxRequestBytes), c.AdminTimeout <= 0:
@@ -83,6 +85,9 @@ type Handlers struct {
 	settings brokerSettings
 	creator  topicCreator
 	parked   parkedFetches
+
+	groupCalls groupCalls
+	history    groupHistories
 
 	produceCalls, fetchCalls sync.Pool
 	ids                      producerIDs
@@ -110,6 +115,7 @@ func New(cfg Config) (*Handlers, error) {
 	h.fetchCalls.New = newFetchCall
 	h.creator.init(h)
 	h.parked.init(h)
+	h.groupCalls.init(h)
 	h.ids.allocate = cfg.Store.AllocateProducerIDs
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h, nil
@@ -121,6 +127,7 @@ func (h *Handlers) Close() error {
 	h.cancel()
 	h.creator.stop()
 	h.parked.drain()
+	h.groupCalls.drain()
 	h.work.Wait()
 	return nil
 }

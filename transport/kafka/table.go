@@ -33,15 +33,24 @@ type api struct {
 // layout.
 //
 // Produce 0 to 2 are advertised and refused, as Kafka does, because librdkafka
-// before 2.11 turns compression off otherwise; FindCoordinator is here before
-// groups for the same reason (lz4).
+// before 2.11 turns compression off otherwise. It looks for the exact versions
+// FindCoordinator 0, JoinGroup 0, SyncGroup 0, Heartbeat 0, LeaveGroup 0,
+// OffsetCommit 1 and OffsetFetch 1 before it uses groups.
 func table() []api {
 	return []api{
 		{keyProduce, "Produce", 0, 3, 13, 9, (*Handlers).produce},
 		{keyFetch, "Fetch", 4, 4, 17, 12, (*Handlers).fetch},
 		{keyListOffsets, "ListOffsets", 1, 1, 10, 6, answer((*Handlers).listOffsets)},
 		{keyMetadata, "Metadata", 0, 0, 13, 9, answer((*Handlers).metadata)},
+		{keyOffsetCommit, "OffsetCommit", 1, 1, 10, 8, answerGroup((*Handlers).offsetCommit)},
+		{keyOffsetFetch, "OffsetFetch", 1, 1, 10, 6, answer((*Handlers).offsetFetch)},
 		{keyFindCoordinator, "FindCoordinator", 0, 0, 5, 3, answer((*Handlers).findCoordinator)},
+		{keyJoinGroup, "JoinGroup", 0, 0, 9, 6, answerGroup((*Handlers).joinGroup)},
+		{keyHeartbeat, "Heartbeat", 0, 0, 4, 4, answer((*Handlers).heartbeat)},
+		{keyLeaveGroup, "LeaveGroup", 0, 0, 5, 4, answerGroup((*Handlers).leaveGroup)},
+		{keySyncGroup, "SyncGroup", 0, 0, 5, 4, answerGroup((*Handlers).syncGroup)},
+		{keyDescribeGroups, "DescribeGroups", 0, 0, 6, 5, answer((*Handlers).describeGroups)},
+		{keyListGroups, "ListGroups", 0, 0, 5, 3, answer((*Handlers).listGroups)},
 		{keyAPIVersions, "ApiVersions", 0, 0, 5, 3, answer((*Handlers).apiVersions)},
 		{keyCreateTopics, "CreateTopics", 0, 0, 7, 5, answerWaiting((*Handlers).createTopics)},
 		{keyDeleteTopics, "DeleteTopics", 0, 0, 6, 4, answerWaiting((*Handlers).deleteTopics)},
@@ -52,10 +61,12 @@ func table() []api {
 		{keyAlterConfigs, "AlterConfigs", 0, 0, 2, 2, answerWaiting((*Handlers).alterConfigs)},
 		{keyDescribeLogDirs, "DescribeLogDirs", 0, 0, 4, 2, answer((*Handlers).describeLogDirs)},
 		{keyCreatePartitions, "CreatePartitions", 0, 0, 3, 2, answerWaiting((*Handlers).createPartitions)},
+		{keyDeleteGroups, "DeleteGroups", 0, 0, 2, 2, answerGroup((*Handlers).deleteGroups)},
 		{keyElectLeaders, "ElectLeaders", 0, 0, 2, 2, answerWaiting((*Handlers).electLeaders)},
 		{keyIncrementalAlterConfigs, "IncrementalAlterConfigs", 0, 0, 1, 1, answerWaiting((*Handlers).incrementalAlterConfigs)},
 		{keyAlterPartitionReassignments, "AlterPartitionReassignments", 0, 0, 0, 0, answerWaiting((*Handlers).alterPartitionReassignments)},
 		{keyListPartitionReassignments, "ListPartitionReassignments", 0, 0, 0, 0, answer((*Handlers).listPartitionReassignments)},
+		{keyOffsetDelete, "OffsetDelete", 0, 0, 0, -1, answerGroup((*Handlers).offsetDelete)},
 		{keyDescribeQuorum, "DescribeQuorum", 0, 0, 2, 0, answerWaiting((*Handlers).describeQuorum)},
 		{keyDescribeCluster, "DescribeCluster", 0, 0, 2, 0, answer((*Handlers).describeCluster)},
 	}
@@ -67,7 +78,15 @@ const (
 	keyFetch                       int16 = 1
 	keyListOffsets                 int16 = 2
 	keyMetadata                    int16 = 3
+	keyOffsetCommit                int16 = 8
+	keyOffsetFetch                 int16 = 9
 	keyFindCoordinator             int16 = 10
+	keyJoinGroup                   int16 = 11
+	keyHeartbeat                   int16 = 12
+	keyLeaveGroup                  int16 = 13
+	keySyncGroup                   int16 = 14
+	keyDescribeGroups              int16 = 15
+	keyListGroups                  int16 = 16
 	keyAPIVersions                 int16 = 18
 	keyCreateTopics                int16 = 19
 	keyDeleteTopics                int16 = 20
@@ -78,10 +97,12 @@ const (
 	keyAlterConfigs                int16 = 33
 	keyDescribeLogDirs             int16 = 35
 	keyCreatePartitions            int16 = 37
+	keyDeleteGroups                int16 = 42
 	keyElectLeaders                int16 = 43
 	keyIncrementalAlterConfigs     int16 = 44
 	keyAlterPartitionReassignments int16 = 45
 	keyListPartitionReassignments  int16 = 46
+	keyOffsetDelete                int16 = 47
 	keyDescribeQuorum              int16 = 55
 	keyDescribeCluster             int16 = 60
 )

@@ -16,7 +16,15 @@ const goldenTable = `
  1 Fetch                    4-17
  2 ListOffsets              1-10
  3 Metadata                 0-13
+ 8 OffsetCommit             1-10
+ 9 OffsetFetch              1-10
 10 FindCoordinator          0-5
+11 JoinGroup                0-9
+12 Heartbeat                0-4
+13 LeaveGroup               0-5
+14 SyncGroup                0-5
+15 DescribeGroups           0-6
+16 ListGroups               0-5
 18 ApiVersions              0-5
 19 CreateTopics             0-7
 20 DeleteTopics             0-6
@@ -27,10 +35,12 @@ const goldenTable = `
 33 AlterConfigs             0-2
 35 DescribeLogDirs          0-4
 37 CreatePartitions         0-3
+42 DeleteGroups             0-2
 43 ElectLeaders             0-2
 44 IncrementalAlterConfigs  0-1
 45 AlterPartitionReassignments 0-0
 46 ListPartitionReassignments 0-0
+47 OffsetDelete             0-0
 55 DescribeQuorum           0-2
 60 DescribeCluster          0-2
 `
@@ -83,13 +93,13 @@ func TestTableAgainstCodec(t *testing.T) {
 			require.Equal(t, req.IsFlexible(), req.ResponseKind().IsFlexible())
 		}
 	}
-	for _, key := range []int16{4, 5, 6, 7, 8, 17, 52, 58, 62, 94, maxKey, -1} {
+	for _, key := range []int16{4, 5, 6, 7, 17, 52, 58, 62, 94, maxKey, -1} {
 		require.Nil(t, h.lookup(key, 0), "key %d", key)
 	}
 }
 
 // protocol.md 3.2: librdkafka before 2.11 turns features off unless exact versions
-// are inside our ranges. Those of groups, transactions and SASL come with them.
+// are inside our ranges. Those of transactions and SASL come with them.
 func TestOldLibrdkafkaFeatures(t *testing.T) {
 	ranges := map[int16]api{}
 	for _, a := range table() {
@@ -104,6 +114,13 @@ func TestOldLibrdkafkaFeatures(t *testing.T) {
 		{"message format v2", keyProduce, 3},
 		{"message format v2", keyFetch, 4},
 		{"lz4, groups", keyFindCoordinator, 0},
+		{"groups", keyJoinGroup, 0},
+		{"groups", keySyncGroup, 0},
+		{"groups", keyHeartbeat, 0},
+		{"groups", keyLeaveGroup, 0},
+		{"groups", keyOffsetCommit, 1},
+		{"groups", keyOffsetCommit, 2},
+		{"groups", keyOffsetFetch, 1},
 		{"zstd", keyProduce, 7},
 		{"zstd", keyFetch, 10},
 		{"lookup by time", keyListOffsets, 1},

@@ -15,7 +15,7 @@ func TestUnknownCloses(t *testing.T) {
 	b := theBroker(t)
 	for _, u := range []struct{ key, version int16 }{
 		{keyProduce, 2}, {keyProduce, 14}, {keyFetch, 3}, {keyFetch, 18}, {keyListOffsets, 0}, {keyListOffsets, 11},
-		{keyMetadata, 14}, {keyMetadata, -1}, {4, 0}, {8, 2}, {11, 0}, {17, 0}, {52, 0}, {94, 0}, {95, 0}, {1000, 0}, {-1, 0},
+		{keyMetadata, 14}, {keyMetadata, -1}, {4, 0}, {8, 0}, {11, 10}, {17, 0}, {52, 0}, {94, 0}, {95, 0}, {1000, 0}, {-1, 0},
 	} {
 		t.Run(fmt.Sprint(u.key, "v", u.version), func(t *testing.T) {
 			c := b.dial(t)
@@ -169,33 +169,28 @@ func TestAPIVersionsChecks(t *testing.T) {
 	}
 }
 
-// Groups are not here: every key gets 15, types that do not exist 42.
+// Transactions are not here: every key gets 15; types that do not exist 42.
 func TestFindCoordinator(t *testing.T) {
 	c := theBroker(t).dial(t)
-	for version := int16(0); version <= 5; version++ {
+	for version := int16(1); version <= 5; version++ {
 		req := kmsg.NewPtrFindCoordinatorRequest()
 		req.Version, req.CoordinatorKey, req.CoordinatorKeys = version, "g", []string{"g", "h"}
-		resp := ask[*kmsg.FindCoordinatorResponse](c, req)
-		if version < 4 {
-			require.EqualValues(t, 15, resp.ErrorCode)
-			require.Equal(t, "", resp.Host)
-			require.Equal(t, [2]int32{-1, -1}, [2]int32{resp.NodeID, resp.Port})
-		} else {
-			require.Len(t, resp.Coordinators, 2)
-			for i, key := range []string{"g", "h"} {
-				rc := resp.Coordinators[i]
-				require.EqualValues(t, 15, rc.ErrorCode)
-				require.Equal(t, key, rc.Key)
-				require.Equal(t, [2]int32{-1, -1}, [2]int32{rc.NodeID, rc.Port})
+		for kind, code := range []int16{0, 15, 42} {
+			req.CoordinatorType = int8(kind)
+			resp := ask[*kmsg.FindCoordinatorResponse](c, req)
+			codes, nodes := []int16{resp.ErrorCode}, []int32{resp.NodeID}
+			if version >= 4 {
+				require.Len(t, resp.Coordinators, 2)
+				codes, nodes = nil, nil
+				for i, key := range []string{"g", "h"} {
+					rc := resp.Coordinators[i]
+					require.Equal(t, key, rc.Key)
+					codes, nodes = append(codes, rc.ErrorCode), append(nodes, rc.NodeID)
+				}
 			}
-		}
-		if version >= 1 {
-			req.CoordinatorType = 2
-			resp = ask[*kmsg.FindCoordinatorResponse](c, req)
-			if version < 4 {
-				require.EqualValues(t, 42, resp.ErrorCode)
-			} else {
-				require.EqualValues(t, 42, resp.Coordinators[1].ErrorCode)
+			for i := range codes {
+				require.Equal(t, code, codes[i], "version %d type %d", version, kind)
+				require.Equal(t, code != 0, nodes[i] == -1)
 			}
 		}
 	}

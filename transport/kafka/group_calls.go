@@ -1,0 +1,154 @@
+package kafka
+
+import (
+	"context"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/transport"
+)
+
+// groupCall is a request whose answer comes from the group coordinator, at once or
+// after minutes: JoinGroup waits for the other members, SyncGroup for the leader,
+// a commit for the quorum. It is answered by whoever comes first: the coordinator,
+// the server's draining, the end of its connection. While it waits it holds no
+// goroutine, no frame and nothing of a budget.
+type groupCall struct {
+	cs *groupCalls
+
+	mu struct {
+		sync.Mutex
+		// c is nil once the call is over, so that a coordinator which answers
+		// late keeps nothing of a connection alive that is gone (N2).
+		c *call
+	}
+	// busy makes the answer of a broker that stops: the client will find the next
+	// coordinator. nil: the call ends soon by itself, and its outcome is worth
+	// waiting for.
+	busy func(c *call) kmsg.Response
+}
+
+// groupCalls knows all calls that wait, by connection.
+type groupCalls struct {
+	h  *Handlers
+	mu struct {
+		sync.Mutex
+		conns    map[*transport.Conn]map[*groupCall]struct{}
+		count    int
+		watching bool // somebody waits for the server to drain
+		draining bool // nothing waits any more
+	}
+}
+
+func (cs *groupCalls) init(h *Handlers) {
+	cs.h = h
+	cs.mu.conns = map[*transport.Conn]map[*groupCall]struct{}{}
+}
+
+// begin is called on the connection's reader goroutine, before the coordinator
+// gets the request, of which no bytes may alias the frame. Exactly one call of
+// answer must follow, at any time. nil: the broker stops, and has said so.
+func (cs *groupCalls) begin(c *call, busy func(c *call) kmsg.Response) *groupCall {
+	c.release() // what was decoded is the coordinator's now
+	g := &groupCall{cs: cs, busy: busy}
+	g.mu.c = c
+	conn := c.req.Conn
+	cs.mu.Lock()
+	if cs.mu.draining && busy != nil {
+		cs.mu.Unlock()
+		c.reply(busy(c))
+		return nil
+	}
+	defer cs.mu.Unlock()
+	if !cs.mu.watching && busy != nil {
+		cs.mu.watching = true
+		draining := c.req.Draining()
+		cs.h.work.Go(func() {
+			select {
+			case <-draining:
+			case <-cs.h.ctx.Done():
+			}
+			cs.drain()
+		})
+	}
+	calls := cs.mu.conns[conn]
+	if calls == nil {
+		calls = map[*groupCall]struct{}{}
+		cs.mu.conns[conn] = calls
+		context.AfterFunc(conn.Context(), func() { cs.abandon(conn) })
+	}
+	calls[g] = struct{}{}
+	cs.mu.count++
+	return g
+}
+
+// answer ends the call with what build makes of it. The first one counts.
+func (g *groupCall) answer(build func(c *call) kmsg.Response) {
+	c := g.take()
+	if c == nil {
+		return
+	}
+	g.cs.remove(g, c.req.Conn)
+	c.reply(build(c))
+}
+
+// take returns the call to whoever is to end it, once.
+func (g *groupCall) take() *call {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := g.mu.c
+	g.mu.c = nil
+	return c
+}
+
+func (cs *groupCalls) remove(g *groupCall, conn *transport.Conn) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	// The connection's entry stays: it has its function for the end of the
+	// connection already.
+	if _, ok := cs.mu.conns[conn][g]; ok {
+		delete(cs.mu.conns[conn], g)
+		cs.mu.count--
+	}
+}
+
+// drain answers everything, now and from now on.
+func (cs *groupCalls) drain() {
+	cs.mu.Lock()
+	cs.mu.draining = true
+	var waiting []*groupCall
+	for _, calls := range cs.mu.conns {
+		for g := range calls {
+			if g.busy != nil {
+				waiting = append(waiting, g)
+			}
+		}
+	}
+	cs.mu.Unlock()
+	for _, g := range waiting {
+		g.answer(g.busy)
+	}
+}
+
+// abandon ends the calls of a dead connection. The coordinator goes on: the member
+// may come back by another connection, and has its session for that.
+func (cs *groupCalls) abandon(conn *transport.Conn) {
+	cs.mu.Lock()
+	calls := cs.mu.conns[conn]
+	delete(cs.mu.conns, conn)
+	cs.mu.count -= len(calls)
+	cs.mu.Unlock()
+	for g := range calls {
+		if c := g.take(); c != nil {
+			c.done()
+		}
+	}
+}
+
+// waiting returns how many calls wait.
+func (cs *groupCalls) waiting() int {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return cs.mu.count
+}
