@@ -89,6 +89,15 @@ func brokerConfigTable() []*ConfigKey {
 		longKey("queued.max.request.bytes", -1, "How many bytes of requests may wait for an answer; -1 lets the broker choose.").bytes(),
 		intKey("max.incremental.fetch.session.cache.slots", 1000, "How many fetch sessions (KIP-227) are kept.").atLeast(0),
 
+		// Consumer groups.
+		intKey("group.min.session.timeout.ms", 6000, "The least session timeout that a member of a classic group may ask for.").ms().dynamic(),
+		intKey("group.max.session.timeout.ms", 1800000, "The largest session timeout that a member of a classic group may ask for.").ms().dynamic(),
+		intKey("group.initial.rebalance.delay.ms", 3000, "How long a new group waits for further members.").ms().dynamic(),
+		intKey("group.max.size", 2147483647, "The most members of a group.").atLeast(1).dynamic(),
+		intKey("offset.metadata.max.bytes", 4096, "The largest text that a client may store with an offset.").bytes().dynamic(),
+		intKey("offsets.retention.minutes", 10080, "How long offsets are kept once their group has no members.").minutes().atLeast(1),
+		longKey("offsets.retention.check.interval.ms", 600000, "How often offsets are looked at that may have expired.").ms().atLeast(1),
+
 		// TLS listeners (PEM files, read again when they change).
 		stringKey("ssl.keystore.type", "PEM", "The format of the certificate files.").that("PEM", pemOnly),
 		stringKey("ssl.keystore.location", "", "The PEM file with the private key and the certificate chain.").unset(""),
@@ -103,6 +112,8 @@ func brokerConfigTable() []*ConfigKey {
 			oneOf("off", "node-change", "continuous").dynamic(),
 		longKey("millrace.balancer.throttle.bytes.per.sec", 52428800, "What each broker sends and receives for moves, at most.").bytes().atLeast(1).dynamic(),
 		longKey("millrace.balancer.grace.ms", 600000, "How long a dead broker's replicas wait for it before they are made anew elsewhere.").ms().atLeast(0).dynamic(),
+		stringKey("millrace.group.failover", "rebalance", "What a group does when its coordinator died: begin a new generation at once, with the members it has, or carry on in the same one (resume).").
+			oneOf("rebalance", "resume").dynamic(),
 		stringKey("millrace.http.listener", ":9644", "The address of health, metrics and console. Bound to loopback unless a host is given.").
 			that("[host]:port, or off", checkHTTPListener),
 		longKey("millrace.memory.limit.bytes", -1, "Soft limit of the process's memory; -1 leaves it to GOMEMLIMIT.").bytes().atLeast(-1),

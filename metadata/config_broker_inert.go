@@ -150,10 +150,6 @@ func brokerConfigsInert() []*ConfigKey {
 		intKey("millrace.retention.disk.percent", 0, "How full the disk may be before the oldest segments go.").unset("off").between(1, 99),
 	)
 	because(laterGroups,
-		intKey("group.min.session.timeout.ms", 6000, "Least session timeout of classic groups.").ms(),
-		intKey("group.max.session.timeout.ms", 1800000, "Largest session timeout of classic groups.").ms(),
-		intKey("group.initial.rebalance.delay.ms", 3000, "How long a new group waits for members.").ms(),
-		intKey("group.max.size", 2147483647, "Largest number of members.").atLeast(1),
 		listKey("group.coordinator.rebalance.protocols", "classic,consumer", "Group protocols that are offered.").listOf(0, "classic", "consumer", "share", "streams"),
 		intKey("group.consumer.session.timeout.ms", 45000, "Session timeout of KIP-848 groups.").ms().atLeast(1),
 		intKey("group.consumer.min.session.timeout.ms", 45000, "Least of it.").ms().atLeast(1),
@@ -212,10 +208,6 @@ func brokerConfigsInert() []*ConfigKey {
 		intKey("group.streams.initial.rebalance.delay.ms", 3000, "How long a new streams group waits for members.").ms().atLeast(0),
 		boolKey("errors.deadletterqueue.auto.create.topics.enable", false, "Whether dead-letter topics are created."),
 		stringKey("errors.deadletterqueue.topic.name.prefix", "dlq.", "Prefix of dead-letter topics."),
-		intKey("offsets.retention.minutes", 10080, "How long offsets of an empty group are kept.").minutes().atLeast(1),
-		longKey("offsets.retention.check.interval.ms", 600000, "How often that is looked at.").ms().atLeast(1),
-		intKey("offset.metadata.max.bytes", 4096, "Largest metadata of a committed offset.").bytes(),
-		stringKey("millrace.group.failover", "rebalance", "What a group does when its coordinator died.").oneOf("rebalance", "resume"),
 	)
 	because(laterTxn,
 		intKey("transaction.max.timeout.ms", 900000, "Largest transaction timeout a client may ask.").ms().atLeast(1),

@@ -28,6 +28,7 @@ func (b *Broker) openAdmin(context.Context) error {
 		Balancer: b.store,
 		Replicas: replicas{b.replicas, b.nodeID},
 		MinISR:   b.minISR,
+		Groups:   newGroupReports(b),
 	}
 	if b.peers != nil {
 		handle(b.peers, replicaStateMethod, b.serveReplicaState)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace/millrace/group"
 	"github.com/millrace/millrace/log"
 	"github.com/millrace/millrace/metadata"
 	"github.com/millrace/millrace/metadata/membership"
@@ -50,6 +51,9 @@ type Broker struct {
 	store     *metadata.Store
 	bound     []transport.ListenerConfig
 	replicas  *replication.Manager
+	groups    *group.Coordinator
+	grouping  sync.WaitGroup // the coordinator's Run
+	lag       *lagReader
 	handlers  *kafka.Handlers
 	transport *transport.Server
 	serving   chan error // the end of the transport's Run

@@ -48,16 +48,16 @@ func memberConfig(t *testing.T, dir string, expect int, join ...string) Config {
 }
 
 // group is brokers in this process that know each other.
-type group struct {
+type brokerGroup struct {
 	t       *testing.T
 	configs []Config
 	brokers []*Broker
 }
 
 // newGroup starts n brokers over empty directories and waits until all serve.
-func newGroup(t *testing.T, n int) *group {
+func newGroup(t *testing.T, n int) *brokerGroup {
 	t.Helper()
-	g := &group{t: t}
+	g := &brokerGroup{t: t}
 	var join []string
 	for range n {
 		c := memberConfig(t, filepath.Join(t.TempDir(), "data"), n)
@@ -81,7 +81,7 @@ func newGroup(t *testing.T, n int) *group {
 	return g
 }
 
-func (g *group) ready(b *Broker) {
+func (g *brokerGroup) ready(b *Broker) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := b.Ready(ctx); err != nil {

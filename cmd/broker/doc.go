@@ -18,8 +18,9 @@
 //
 // Start: HTTP (so that /livez answers while logs are recovered) → identity → log directory → listener for other brokers →
 // gossip → formation or joining (formation*.go) → metadata store → place in the quorum → caught up → listeners bound →
-// registration, fenced → replication → handlers → requests → heartbeats, which take it out of its fence. Stop: the reverse,
-// each step bounded; it begins with handing over what this broker leads (session.go). The list is in run.go.
+// registration, fenced → replication → group coordinator → handlers → requests → heartbeats, which take it out of its fence. Stop: the reverse,
+// each step bounded; it begins with handing over what this broker leads and coordinates (session.go): its groups move as
+// soon as the controller knows that it leaves, and what still waits is answered when requests end. The list is in run.go.
 //
 // A broker that is started for this machine alone has neither a listener for others nor gossip; those steps are empty.
 //
@@ -32,7 +33,7 @@
 // # Goroutines
 //
 // Run's own and those of the parts; one that serves HTTP, one that waits for the transport; with other brokers one that
-// reads gossip, one per question while a cluster is formed, one for heartbeats and, at the controller, one that compares
+// reads gossip, the group coordinator's, one per question while a cluster is formed, one for heartbeats and, at the controller, one that compares
 // gossip with the registrations. All have ended when Run returns.
 //
 // # Callers

@@ -21,6 +21,8 @@ type Admin struct {
 	Replicas Replicas
 	// Peers asks other brokers; nil when there are none.
 	Peers Peers
+	// Groups asks the coordinators of groups; nil when there are none.
+	Groups Groups
 	// MinISR returns how many replicas of a partition of a topic must be in sync for acks=all, by the configuration of now.
 	MinISR func() func(t *metadata.Topic) int
 }

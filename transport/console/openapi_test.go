@@ -52,7 +52,7 @@ func TestOpenAPIIsServed(t *testing.T) {
 
 	s, _ := testServer(t, nil)
 	for path, methods := range doc.Paths {
-		path = strings.NewReplacer("{broker}", "1", "{topic}", "orders", "{partition}", "0").Replace(path)
+		path = strings.NewReplacer("{broker}", "1", "{topic}", "orders", "{partition}", "0", "{group}", "billing").Replace(path)
 		for method := range methods {
 			r := httptest.NewRequest(strings.ToUpper(method), "http://localhost"+path, strings.NewReader("{}"))
 			r.RemoteAddr = "127.0.0.1:1"
@@ -83,7 +83,7 @@ func describe(t *testing.T) map[string]any {
 				continue
 			}
 			name = strings.TrimSuffix(name, "}")
-			meaning := map[string]string{"broker": "broker id, or self", "topic": "topic", "partition": "partition"}[name]
+			meaning := map[string]string{"broker": "broker id, or self", "topic": "topic", "partition": "partition", "group": "consumer group"}[name]
 			require.NotEmpty(t, meaning, name)
 			params = append(params, map[string]any{"name": name, "in": "path", "required": true, "description": meaning, "schema": map[string]any{"type": "string"}})
 		}

@@ -68,6 +68,7 @@ var routes = []route{
 	{"GET", "/v1/rebalance/plan", "What the balancer would do now.", nil, nil, Rebalance{}, getRebalancePlan},
 	{"POST", "/v1/rebalance", "Plan and begin.", nil, nil, Rebalance{}, postRebalance},
 	{"DELETE", "/v1/rebalance", "Drop what waits and take back what moves.", nil, nil, Cancelled{}, deleteRebalance},
+	{"GET", "/v1/groups/{group}/diagnosis", "A consumer group as its coordinator sees it, why it does not get on, and what mends that.", nil, nil, GroupDiagnosis{}, getGroupDiagnosis},
 	{"GET", "/v1/log-dirs", "The log directories of this broker.", nil, nil, []LogDir{}, getLogDirs},
 }
 
@@ -222,7 +223,7 @@ func statusOf(err error) int {
 		status int
 		kinds  []error
 	}{
-		{http.StatusNotFound, []error{metadata.ErrUnknownBroker, metadata.ErrUnknownTopic, metadata.ErrUnknownTopicID, metadata.ErrUnknownPartition}},
+		{http.StatusNotFound, []error{metadata.ErrUnknownBroker, metadata.ErrUnknownTopic, metadata.ErrUnknownTopicID, metadata.ErrUnknownPartition, metadata.ErrGroupNotFound}},
 		{http.StatusBadRequest, []error{metadata.ErrInvalidRequest, metadata.ErrInvalidAssignment}},
 		{http.StatusGatewayTimeout, []error{metadata.ErrTimeout, context.DeadlineExceeded}},
 		{http.StatusServiceUnavailable, []error{metadata.ErrNotController, metadata.ErrBusy, metadata.ErrClosed, metadata.ErrFailed, metadata.ErrNotSent}},

@@ -1,0 +1,120 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/metadata"
+)
+
+// Groups asks the coordinator of a group what only that one knows; cmd/broker makes one.
+type Groups interface {
+	// GroupReport describes a group, as its coordinator sees it. An unknown group matches metadata.ErrGroupNotFound.
+	GroupReport(ctx context.Context, group string) (GroupReport, error)
+}
+
+// GroupReport is a group as its coordinator sees it.
+type GroupReport struct {
+	Group        string `json:"group" doc:"name"`
+	State        string `json:"state" doc:"Empty, PreparingRebalance, CompletingRebalance, Stable; Assigning or Reconciling"`
+	Type         string `json:"type" doc:"classic or consumer: the protocol its members speak"`
+	Coordinator  int32  `json:"coordinator" doc:"id of the broker that coordinates it"`
+	ProtocolType string `json:"protocol_type" doc:"consumer, connect, or what the members call it"`
+	Protocol     string `json:"protocol" doc:"the assignor in use; empty while there is none"`
+	Generation   int32  `json:"generation" doc:"number of the present generation, or the group's epoch; -1 while there is none"`
+	// SinceMS counts from when this broker began to coordinate the group, if it has not changed since.
+	SinceMS int64  `json:"since_ms" doc:"how long it has been in its state, in milliseconds"`
+	Reason  string `json:"reason" doc:"why it last rebalanced; empty if it has not since its coordinator took it over"`
+	// Rebalances counts generations that this coordinator has seen begin.
+	Rebalances int              `json:"rebalances" doc:"generations that began in the last ten minutes, as far as its coordinator has seen them"`
+	Left       []GroupDeparture `json:"left" doc:"members that went in the last ten minutes, the latest first"`
+	Members    []GroupMember    `json:"members" doc:"each member"`
+	Partitions []GroupPartition `json:"partitions" doc:"each partition that has an offset or a member"`
+}
+
+// GroupDeparture is a member that went.
+type GroupDeparture struct {
+	Member   string `json:"member_id" doc:"its id"`
+	ClientID string `json:"client_id" doc:"as its program calls itself; empty when it is not known"`
+	Reason   string `json:"reason" doc:"left, or why"`
+	AgoMS    int64  `json:"ago_ms" doc:"how long ago, in milliseconds"`
+}
+
+// GroupMember is a member as its coordinator sees it.
+type GroupMember struct {
+	ID         string   `json:"member_id" doc:"given by the coordinator"`
+	Instance   string   `json:"instance_id" doc:"of a static member; empty for others"`
+	ClientID   string   `json:"client_id" doc:"as its program calls itself"`
+	Host       string   `json:"host" doc:"where it runs"`
+	SessionMS  int64    `json:"session_timeout_ms" doc:"how long it may be silent"`
+	SeenMS     int64    `json:"seen_ms" doc:"how long ago it was heard from, in milliseconds"`
+	Joined     bool     `json:"joined" doc:"whether it takes part in the rebalance under way"`
+	Topics     []string `json:"topics" doc:"what it wants to read; empty where its protocol does not say"`
+	Partitions int      `json:"partitions" doc:"how many it is to read; -1 where its protocol does not say"`
+}
+
+// GroupPartition is a partition as a group reads it. Offsets are -1 where they are not known.
+type GroupPartition struct {
+	Topic       string `json:"topic" doc:"name"`
+	Partition   int32  `json:"partition" doc:"number"`
+	Current     int64  `json:"current_offset" doc:"next offset to read, as committed; -1 when none is"`
+	CommittedMS int64  `json:"committed_ms" doc:"how long ago it was committed, in milliseconds; -1 when none is"`
+	LogStart    int64  `json:"log_start_offset" doc:"first offset that is there; -1 while it is not known"`
+	LogEnd      int64  `json:"log_end_offset" doc:"next offset to be read; -1 while it is not known"`
+	Lag         int64  `json:"lag" doc:"records that wait; -1 while it is not known"`
+	LagMS       int64  `json:"lag_ms" doc:"age of the first batch that waits, in milliseconds; 0 when none does, -1 while it is not known"`
+	Member      string `json:"member_id" doc:"who is to read it; empty for nobody"`
+	Leader      int32  `json:"leader" doc:"broker id; -1 is none"`
+	UnderMinISR bool   `json:"under_min_isr" doc:"whether it refuses acks=all"`
+	Trouble     string `json:"trouble" doc:"why something is not known; empty when all is"`
+}
+
+// GroupDiagnosis says what is wrong with a group and what mends it.
+type GroupDiagnosis struct {
+	GroupReport
+	Well     bool      `json:"well" doc:"whether there is nothing wrong"`
+	Findings []Finding `json:"findings" doc:"the worst first"`
+	Passed   []string  `json:"passed" doc:"what was looked at and is well"`
+}
+
+func getGroupDiagnosis(c *call) (any, error) {
+	name := c.r.PathValue("group")
+	if c.Groups == nil {
+		return nil, invalid("there are no groups", "this broker has no coordinator", "ask another broker")
+	}
+	report, err := c.Groups.GroupReport(c.ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	for i := range report.Partitions {
+		p := &report.Partitions[i]
+		if t := c.image().Topic(p.Topic); t != nil && int(p.Partition) < len(t.Partitions) {
+			p.Leader = int32(t.Partitions[p.Partition].Leader)
+			p.UnderMinISR = p.Leader >= 0 && len(t.Partitions[p.Partition].ISR) < c.minISR(t)
+		}
+	}
+	return diagnoseGroup(report), nil
+}
+
+// UnknownGroup is the error of a group that does not exist.
+func UnknownGroup(name string) error {
+	return &metadata.Error{
+		Kind: metadata.ErrGroupNotFound, What: "there is no group " + name, Why: "nobody has joined it or stored an offset under that name, or it has expired",
+		Fix: "millrace group list   shows the groups",
+	}
+}
+
+// millis writes milliseconds as a person says them: 12s, 3m10s, 5h12m, 6d23h.
+func millis(ms int64) string {
+	s := ms / int64(time.Second/time.Millisecond)
+	switch {
+	case s < 60:
+		return fmt.Sprintf("%ds", s)
+	case s < 3600:
+		return fmt.Sprintf("%dm%ds", s/60, s%60)
+	case s < 24*3600:
+		return fmt.Sprintf("%dh%dm", s/3600, s/60%60)
+	}
+	return fmt.Sprintf("%dd%dh", s/(24*3600), s/3600%24)
+}
