@@ -208,6 +208,8 @@ func (x *completion) arguments() []string {
 		return []string{"bash", "zsh", "fish", "powershell"}
 	}
 	switch {
+	case strings.HasPrefix(in, "group "):
+		return x.groups()
 	case strings.HasPrefix(in, "topic "), strings.HasPrefix(in, "cluster partitions "), strings.HasPrefix(in, "cluster logdirs "):
 		return x.topics()
 	case x.count > 0: // the rest take one broker at most
@@ -352,6 +354,21 @@ func (x *completion) topics() []string {
 		}
 		answer <- names
 		return nil
+	})
+	select {
+	case names := <-answer:
+		return names
+	default:
+		return nil
+	}
+}
+
+func (x *completion) groups() []string {
+	answer := make(chan []string, 1)
+	x.ask(func(ctx context.Context, c *connection) error {
+		listed, err := c.adm.ListGroups(ctx)
+		answer <- listed.Groups() // those of the brokers that did answer
+		return err
 	})
 	select {
 	case names := <-answer:

@@ -276,9 +276,7 @@ func runDevAlone(c *cli.Context, states *devStates) error {
 	}
 	e.hint("  starting 1 broker (%s)", kept)
 	for _, note := range cfg.Notes {
-		if !strings.Contains(note, "group.initial.rebalance.delay.ms") && note != "these settings are accepted and have no effect:" {
-			e.hint("  %s", strings.TrimSpace(note))
-		}
+		e.hint("  %s", strings.TrimSpace(note))
 	}
 	return (&devAlone{e: e, states: states, cfg: cfg, temporary: temporary, anyPort: c.Bool("any-port"), printBrokers: c.Bool("print-brokers"), profile: &devProfile{wanted: states != nil && !c.Bool("print-brokers")}}).run(c.Context)
 }

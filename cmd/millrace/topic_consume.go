@@ -28,12 +28,15 @@ func consumeCommand(name, usage, offset, format string) *cli.Command {
 		ArgsUsage: "NAME…",
 		Description: "-o says what to read: start, end, :end, 42, +42 (after the start), -42 (the last 42), 10:20, @TIME, @TIME:end.\n" +
 			"A TIME is 2026-11-29T12:00:00Z, milliseconds, or relative as -1h.\n" +
+			"With -g, or without -g, -o and -p, it reads as a member of a group (named default in the second case): records are\n" +
+			"shared with the other members, committed once they are printed, and not read again by the next one. -o then says\n" +
+			"where partitions begin that the group has no offset of.\n" +
 			"-f is a format such as '%t %p %o %k %v\\n' (%T keys, headers and times as in rpk), json, or value.",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "offset", Aliases: []string{"o"}, Value: offset, Usage: "where to begin, and where to stop: `RANGE`"},
 			&cli.Int64Flag{Name: "num", Aliases: []string{"n"}, Usage: "stop after `N` records"},
 			&cli.StringSliceFlag{Name: "partitions", Aliases: []string{"p"}, Usage: "only these: `0,1,4-6`"},
-			&cli.StringFlag{Name: "group", Aliases: []string{"g"}, Usage: "read as a member of consumer `GROUP`"},
+			&cli.StringFlag{Name: "group", Aliases: []string{"g"}, Usage: "read as a member of consumer `GROUP`; without -g, -o and -p: of default"},
 			&cli.BoolFlag{Name: "regex", Aliases: []string{"r"}, Usage: "the names are regular expressions, for whole names"},
 			&cli.StringFlag{Name: "f", Value: format, Usage: "record `FORMAT`: json, value, or with % letters"},
 			&cli.BoolFlag{Name: "exit-at-end", Aliases: []string{"e"}, Usage: "stop at the end as it is now"},
@@ -124,11 +127,6 @@ func runTopicConsume(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.IsSet("group") {
-		f := usageError("-g "+c.String("group")+" cannot be had yet", "leave -g out, and say with -o where to begin")
-		f.why = "consumer groups come with a later release; without a group every partition is read"
-		return f
-	}
 	if c.IsSet("filter") {
 		f := usageError("--filter cannot be had in this build", "millrace topic consume "+names[0]+" -f json | jq -c 'select(…)'")
 		f.why = "the jq engine is not part of it"
@@ -155,6 +153,9 @@ func runTopicConsume(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if group := consumeGroup(c); group != "" {
+		return consumeAsMember(c, e, group, names, r, limit, write)
+	}
 	ctx, cancel := e.ctx(c)
 	defer cancel()
 	setup, err := e.connect(ctx)
@@ -176,6 +177,43 @@ func runTopicConsume(c *cli.Context) error {
 		return err
 	}
 	return (&consumption{env: e, ranges: ranges, limit: limit, committed: committed, control: c.Bool("print-control-records"), rack: c.String("rack"), write: write}).run(c.Context, &b)
+}
+
+// consumeAsMember is consume with a group.
+func consumeAsMember(c *cli.Context, e *env, group string, names []string, r offsetRange, limit int64, write func([]byte, *kgo.FetchPartition, *kgo.Record) []byte) error {
+	if err := checkGroupName(c, group); err != nil {
+		return err
+	}
+	if c.IsSet("partitions") {
+		f := usageError("-g and -p exclude each other", "leave one of them out")
+		f.why = "a group divides the partitions among its members"
+		return f
+	}
+	reset, err := groupReset(r, c.String("offset"))
+	if err != nil {
+		return err
+	}
+	regex := c.Bool("regex")
+	ctx, cancel := e.ctx(c)
+	defer cancel()
+	setup, err := e.connect(ctx)
+	if err != nil {
+		return err
+	}
+	var b batch
+	topics, err := setup.topicMetadata(ctx, names, regex, true, &b)
+	setup.Close()
+	if err != nil {
+		return err
+	}
+	if len(topics) == 0 || len(b.failures) > 0 {
+		return b.finish(e) // a member that waits for a topic with a slip in its name would wait for ever
+	}
+	if !c.IsSet("group") {
+		e.hint("reading as a member of group %s, which goes on where it was; -o start reads all without a group, -g NAME joins another", group)
+	}
+	return (&groupConsumption{env: e, group: group, topics: names, regex: regex, reset: reset, fromStart: r.from.kind == boundStart, exit: r.to.kind == boundEnd, limit: limit,
+		committed: c.Bool("read-committed"), control: c.Bool("print-control-records"), rack: c.String("rack"), write: write}).run(c.Context)
 }
 
 // recordWriter makes the function that prints one record.
