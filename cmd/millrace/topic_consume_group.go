@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/urfave/cli/v2"
 )
@@ -221,6 +222,24 @@ func (g *groupConsumption) read(topic string, partition int32, next int64) {
 	}
 }
 
+// sessionFailure explains why the group does not take this member, nil when joining again will do.
+func (g *groupConsumption) sessionFailure(err error) error {
+	doing := "join group " + g.group
+	f := itemFailure(doing, err, nil)
+	switch {
+	case errors.Is(err, kerr.InconsistentGroupProtocol):
+		f.why, f.fix = "its members divide their work in a way that this command does not know, or are no consumers", "-g ANOTHER; millrace group describe "+g.group+"   shows its members"
+	case errors.Is(err, kerr.GroupMaxSizeReached):
+		f.why, f.fix = "it has as many members as group.max.size allows", "-g ANOTHER, or stop one of its members"
+	case errors.Is(err, kerr.InvalidGroupID):
+		f.why, f.fix = "no group can have that name", "-g ANOTHER"
+	case errors.Is(err, kerr.GroupAuthorizationFailed), errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.UnsupportedVersion):
+	default:
+		return nil
+	}
+	return f
+}
+
 func (g *groupConsumption) print(ctx context.Context, conn *connection) error {
 	out := bufio.NewWriterSize(g.stdout, 256<<10)
 	var line []byte
@@ -245,11 +264,15 @@ func (g *groupConsumption) print(ctx context.Context, conn *connection) error {
 		}
 		var failed error
 		fetches.EachError(func(topic string, partition int32, err error) {
-			if failed == nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-				failed = itemFailure(fmt.Sprintf("read %s-%d", topic, partition), err, nil)
-				if topic == "" {
-					failed = conn.fail("read as a member of group "+g.group, err)
+			var session *kgo.ErrGroupSession
+			switch {
+			case failed != nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+			case errors.As(err, &session):
+				if failed = g.sessionFailure(session.Err); failed == nil {
+					g.hint("joining group %s again: %s", g.group, oneLine(session.Err.Error()))
 				}
+			default:
+				failed = itemFailure(fmt.Sprintf("read %s-%d", topic, partition), err, nil)
 			}
 		})
 		full := false
