@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"errors"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -12,7 +13,8 @@ import (
 //
 //	v1    a time for each offset, which is not used: retention counts from the
 //	      moment the group became empty (G11)
-//	v2    retention for all offsets, up to v4; not used either
+//	v2    retention for all offsets, up to v4: how long they are kept at least; -1 is
+//	      the broker's
 //	v3    throttle time
 //	v6    leader epoch of the last record, stored and returned (KIP-320, G13)
 //	v7    static members (KIP-345)
@@ -25,6 +27,9 @@ import (
 // Topics and partitions that do not exist are refused alone, with 3, and the others
 // are stored. Nothing is stored when the group refuses.
 
+// maxRetention bounds what a client can ask, in milliseconds: a hundred years.
+const maxRetention = 100 * 365 * 24 * 3600 * 1000
+
 // commitSlot says which error an offset of the request gets: its own, or that of an
 // offset which was handed to the coordinator.
 type commitSlot struct {
@@ -35,6 +40,9 @@ type commitSlot struct {
 func (h *Handlers) offsetCommit(c *call, req *kmsg.OffsetCommitRequest) {
 	image := h.cfg.Store.Image()
 	r := group.CommitRequest{Group: req.Group, Member: req.MemberID, Instance: text(req.InstanceID), Generation: req.Generation}
+	if req.Version >= 2 && req.Version <= 4 && req.RetentionTimeMillis > 0 {
+		r.Retention = time.Duration(min(req.RetentionTimeMillis, maxRetention)) * time.Millisecond
+	}
 	var slots []commitSlot
 	for i := range req.Topics {
 		topic := &req.Topics[i]

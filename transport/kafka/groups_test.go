@@ -338,12 +338,18 @@ func TestOffsetCommitMatrix(t *testing.T) {
 			}
 			req := commitRequest(version, commitTopic(nowhere, 1), commitTopic(topic, 10, -1, 12, 13))
 			req.Topics[1].Partitions[2].Metadata = nil
+			req.RetentionTimeMillis = 7000
 			missing := int16(3)
 			if version >= 10 {
 				missing = 100
 			}
 			require.Equal(t, [][]int16{{missing}, {0, 28, 12, 3}}, commitCodes(ask[*kmsg.OffsetCommitResponse](c, req)))
 			r := b.groups.mu.commits[len(b.groups.mu.commits)-1]
+			retention := time.Duration(0)
+			if version >= 2 && version <= 4 {
+				retention = 7 * time.Second
+			}
+			require.Equal(t, retention, r.Retention)
 			epoch := int32(-1)
 			if version >= 6 {
 				epoch = 5
