@@ -62,6 +62,7 @@ func groupSeekCommand() *cli.Command {
 type seek struct {
 	*connection
 	group  string
+	state  *groupState          // nil: the group does not exist
 	fetch  kadm.OffsetResponses // what is committed
 	wanted map[string][]int32   // --topics: nil partitions are all; empty map: every topic of the group
 	fresh  bool                 // --allow-new-topics
@@ -122,6 +123,9 @@ func runGroupSeek(c *cli.Context) error {
 		return err
 	}
 	s := &seek{connection: conn, group: name, wanted: wanted, fresh: c.Bool("allow-new-topics") || c.IsSet("to-file")}
+	if len(states) == 1 {
+		s.state = states[0]
+	}
 	if s.fetch, err = conn.adm.FetchOffsets(ctx, name); err != nil {
 		return conn.fail("read the offsets of group "+name, err)
 	}
@@ -148,8 +152,8 @@ func runGroupSeek(c *cli.Context) error {
 		}
 	}
 	members := 0
-	if len(states) == 1 {
-		members = len(states[0].Members)
+	if s.state != nil {
+		members = len(s.state.Members)
 	}
 	changed := s.printPlan(e, members)
 	if c.Bool("dry-run") {
@@ -243,14 +247,29 @@ func (s *seek) prior(topic string, partition int32) *int64 {
 	return nil
 }
 
-// newTopic is the failure of a topic that the group has no offset of.
-func (s *seek) newTopic(topic string) error {
-	for _, o := range s.fetch[topic] {
-		if o.Err == nil && o.At >= 0 {
-			return nil
+// topics are those that the group has offsets of, or members that read them.
+func (s *seek) topics() map[string]bool {
+	topics := map[string]bool{}
+	for topic := range s.fetch {
+		for p := range s.fetch[topic] {
+			if s.prior(topic, p) != nil {
+				topics[topic] = true
+			}
 		}
 	}
-	if s.fresh {
+	if s.state != nil {
+		for i := range s.state.Members {
+			for _, a := range s.state.Members[i].Partitions {
+				topics[a.Topic] = true
+			}
+		}
+	}
+	return topics
+}
+
+// newTopic is the failure of a topic that the group has no offset of.
+func (s *seek) newTopic(topic string) error {
+	if s.fresh || s.topics()[topic] {
 		return nil
 	}
 	return &failure{code: exitFailed, what: fmt.Sprintf("group %s has no offset of topic %s", s.group, topic), why: "a slip in a topic's name would give the group offsets that it never uses",
@@ -319,13 +338,7 @@ func (s *seek) nothing() error {
 func (s *seek) planBound(ctx context.Context, to bound, current bool) error {
 	topics := map[string]bool{}
 	if len(s.wanted) == 0 {
-		for topic := range s.fetch {
-			for p := range s.fetch[topic] {
-				if s.prior(topic, p) != nil {
-					topics[topic] = true
-				}
-			}
-		}
+		topics = s.topics()
 	}
 	for topic := range s.wanted {
 		if err := s.newTopic(topic); err != nil {

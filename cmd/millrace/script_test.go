@@ -53,6 +53,7 @@ func TestScript(t *testing.T) {
 			"signal":    scriptSignal,
 			"hang":      scriptHang,
 			"uncomment": scriptUncomment,
+			"until":     scriptUntil,
 		},
 	})
 }
@@ -86,7 +87,7 @@ func scriptBroker(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	s, err := broker.ReadSettings(broker.Layers{Set: args})
 	ts.Check(err)
-	for _, kv := range [][2]string{{"listeners", "PLAINTEXT://127.0.0.1:0"}, {"millrace.http.listener", "127.0.0.1:0"}} {
+	for _, kv := range [][2]string{{"listeners", "PLAINTEXT://127.0.0.1:0"}, {"millrace.http.listener", "127.0.0.1:0"}, {"group.initial.rebalance.delay.ms", "0"}} {
 		if _, ok := s.IsSet(kv[0]); !ok {
 			ts.Check(s.Put(kv[0], kv[1], "script"))
 		}
@@ -155,6 +156,15 @@ var scrubs = []struct {
 	{regexp.MustCompile(`"port": \d+`), `"port": PORT`},
 	{regexp.MustCompile(`127\.0\.0\.1  \d{5}`), "127.0.0.1  PORT_"},
 	{regexp.MustCompile(`in \d+(\.\d+)?m?s\b`), "in TIME"},
+	// Groups: ids of members, ages, names of files with a time.
+	{regexp.MustCompile(`millrace-cli-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`), "millrace-cli-MEMBER"},
+	{regexp.MustCompile(`"(lag_ms|max_lag_ms|retention_left_ms|since_ms|seen_ms|committed_ms|ago_ms)": \d+`), `"$1": N`},
+	{regexp.MustCompile(`-\d{8}T\d{6}\.\d{3}Z\.json`), "-TIME.json"},
+	{regexp.MustCompile(`≈ (\d+[dhms])+\)`), "≈ AGE)"},
+	{regexp.MustCompile(` +([1-9]\d*[dhms]\d*[hms]?) +(millrace-cli-|-  )`), "  AGE  ${2}"},
+	{regexp.MustCompile(`(?m)^(TOPIC .*LAG) +(LAG-TIME) +`), "${1}  ${2}  "},
+	{regexp.MustCompile(`no rebalance for \d+s`), "no rebalance for AGE"},
+	{regexp.MustCompile(`went \d+s ago`), "went AGE ago"},
 	// What dev says of its processes.
 	{regexp.MustCompile(`(?m)^( +\d+  (?:running|killed|stopped|exited) +)\S+( +127\.0\.0\.1:)\S+( +127\.0\.0\.1:)\S+ +\d+s$`), "${1}PID${2}PORT${3}PORT  FOR"},
 	{regexp.MustCompile(`(?m)^BROKER +STATE +PID +CLIENTS +HTTP +FOR$`), "BROKER  STATE  PID  CLIENTS  HTTP  FOR"},
@@ -181,6 +191,24 @@ func scriptScrub(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	text = strings.ReplaceAll(text, ts.Getenv("WORK"), "WORK")
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(text), 0o600))
+}
+
+// scriptUntil: until PATTERN COMMAND… runs a command until it succeeds and its stdout matches.
+func scriptUntil(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: until PATTERN COMMAND…")
+	}
+	pattern, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	poll := time.NewTicker(50 * time.Millisecond)
+	defer poll.Stop()
+	for range 400 {
+		if err := ts.Exec(args[1], args[2:]...); err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		<-poll.C
+	}
+	ts.Fatalf("%s does not come: %s%s", args[0], ts.ReadFile("stdout"), ts.ReadFile("stderr"))
 }
 
 // child is a millrace process of a script.
