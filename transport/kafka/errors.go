@@ -91,9 +91,11 @@ const (
 	codeIneligibleReplica                  int16 = 107
 	codeFencedMemberEpoch                  int16 = 110
 	codeUnreleasedInstanceID               int16 = 111
+	codeUnsupportedAssignor                int16 = 112
 	codeStaleMemberEpoch                   int16 = 113
 	codeMismatchedEndpointType             int16 = 114
 	codeUnsupportedEndpointType            int16 = 115
+	codeInvalidRegularExpression           int16 = 128
 	codeRebootstrapRequired                int16 = 129
 )
 
@@ -173,9 +175,11 @@ var codeNames = map[int16]string{
 	codeIneligibleReplica:                  "INELIGIBLE_REPLICA",
 	codeFencedMemberEpoch:                  "FENCED_MEMBER_EPOCH",
 	codeUnreleasedInstanceID:               "UNRELEASED_INSTANCE_ID",
+	codeUnsupportedAssignor:                "UNSUPPORTED_ASSIGNOR",
 	codeStaleMemberEpoch:                   "STALE_MEMBER_EPOCH",
 	codeMismatchedEndpointType:             "MISMATCHED_ENDPOINT_TYPE",
 	codeUnsupportedEndpointType:            "UNSUPPORTED_ENDPOINT_TYPE",
+	codeInvalidRegularExpression:           "INVALID_REGULAR_EXPRESSION",
 	codeRebootstrapRequired:                "REBOOTSTRAP_REQUIRED",
 }
 
@@ -303,6 +307,8 @@ var errorTable = []errorCode{
 	{group.ErrStaleMemberEpoch, codeStaleMemberEpoch},
 	{group.ErrFencedMemberEpoch, codeFencedMemberEpoch},
 	{group.ErrUnreleasedInstance, codeUnreleasedInstanceID},
+	{group.ErrUnsupportedAssignor, codeUnsupportedAssignor},
+	{group.ErrInvalidRegex, codeInvalidRegularExpression},
 
 	// this package.
 	{errTransactions, codeInvalidTxnState},
