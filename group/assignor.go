@@ -44,6 +44,9 @@ const (
 // Assignors names those there are, the default first.
 var Assignors = []string{AssignorUniform, AssignorRange}
 
+// UnknownAssignor reports whether there is no assignor of that name.
+func UnknownAssignor(name string) bool { return assignors[name] == nil }
+
 // assignors are those of [Assignors].
 var assignors = map[string]Assignor{AssignorUniform: assignUniform, AssignorRange: assignRange}
 

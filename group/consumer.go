@@ -76,6 +76,9 @@ type consumerGroup struct {
 	// held: offsets are being written that members are to find when they join (see Rejoin). It ends by itself at the moment
 	// given.
 	held Instant
+	// Of the settings that the last event brought.
+	assignors []string
+	downgrade bool
 }
 
 // consumerMember is one member. record is that of the draft.
@@ -104,7 +107,7 @@ func (c *Core) consumerLoad(now Time, ev *Loaded) {
 	g := &consumerGroup{
 		members: map[string]*consumerMember{}, instances: map[string]string{}, owners: map[TopicIDPartition]string{},
 		dirty: map[string]struct{}{}, removed: map[string]struct{}{}, nextExpiry: Never, since: now.At,
-		epoch: c.lastGeneration, assignmentEpoch: c.lastGeneration,
+		epoch: c.lastGeneration, assignmentEpoch: c.lastGeneration, assignors: Assignors, downgrade: true,
 	}
 	c.consumer = g
 	if r := c.record; r != nil {
@@ -166,6 +169,9 @@ func (c *Core) consumerLetGo(err error) {
 	}
 	c.consumer = nil
 }
+
+// learn takes over settings.
+func (g *consumerGroup) learn(s *Settings) { g.assignors, g.downgrade = s.assignors(), s.Downgrade }
 
 // sorted returns the members by id.
 func (g *consumerGroup) sorted() []*consumerMember {
@@ -243,7 +249,7 @@ func (c *Core) consumerPropose(now Time) {
 	if g == nil || !g.touched || c.change != nil {
 		return
 	}
-	if g.alone() {
+	if g.downgrade && g.alone() {
 		c.downgrade()
 		return
 	}

@@ -23,6 +23,7 @@ type joinAnswer struct {
 func (c *Core) consumerClassicJoin(now Time, ev *Join) {
 	g := c.consumer
 	s := ev.Settings
+	g.learn(s)
 	var said classicSubscription
 	if len(ev.Protocols) > 0 {
 		var err error

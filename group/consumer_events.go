@@ -34,7 +34,11 @@ func (c *Core) consumerEnter(now Time, ev *ConsumerHeartbeat) {
 		c.refuse(ev, ErrGroupNotFound)
 		return
 	case c.members() > 0 || len(c.classic.pending) > 0:
-		if err := ev.checkWish(); err != nil {
+		if !ev.Settings.Upgrade {
+			c.refuse(ev, ErrGroupNotFound)
+			return
+		}
+		if err := ev.checkWish(ev.Settings); err != nil {
 			c.refuse(ev, err)
 			return
 		}

@@ -26,7 +26,8 @@ func (c *Core) consumerBeat(now Time, ev *ConsumerHeartbeat) ConsumerHeartbeatRe
 	if r.Epoch < 0 {
 		return c.consumerGoodbye(now, ev)
 	}
-	if err := r.checkWish(); err != nil {
+	g.learn(ev.Settings)
+	if err := r.checkWish(ev.Settings); err != nil {
 		return fail(err)
 	}
 	if r.HasRegex {
@@ -63,9 +64,9 @@ func (c *Core) consumerBeat(now Time, ev *ConsumerHeartbeat) ConsumerHeartbeatRe
 }
 
 // checkWish finds an assignor that there is not, and an expression that is none.
-func (r *ConsumerHeartbeatRequest) checkWish() error {
-	if r.HasAssignor && r.Assignor != "" && assignors[r.Assignor] == nil {
-		return fmt.Errorf("%w: %q, there are %v", ErrUnsupportedAssignor, r.Assignor, Assignors)
+func (r *ConsumerHeartbeatRequest) checkWish(s *Settings) error {
+	if there := s.assignors(); r.HasAssignor && r.Assignor != "" && !slices.Contains(there, r.Assignor) {
+		return fmt.Errorf("%w: %q, there are %v", ErrUnsupportedAssignor, r.Assignor, there)
 	}
 	if r.HasRegex && r.Regex != "" {
 		_, err := compile(r.Regex)

@@ -153,14 +153,14 @@ func (g *consumerGroup) retarget(topics Topics) {
 	g.assignmentEpoch, g.topicsHash, g.touched = g.epoch, r.hash, true
 }
 
-// preferredAssignor is the one that most members ask for; in doubt the earlier one in Assignors.
+// preferredAssignor is the one that most members ask for; in doubt the earlier one in the settings.
 func (g *consumerGroup) preferredAssignor() string {
 	votes := map[string]int{}
 	for _, m := range g.sorted() {
 		votes[m.record.ServerAssignor]++
 	}
-	best := Assignors[0]
-	for _, name := range Assignors[1:] {
+	best := g.assignors[0]
+	for _, name := range g.assignors[1:] {
 		if votes[name] > votes[best] {
 			best = name
 		}

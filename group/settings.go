@@ -10,7 +10,11 @@ type Settings struct {
 	ConsumerSessionTimeout               time.Duration // group.consumer.session.timeout.ms
 	ConsumerHeartbeatInterval            time.Duration // group.consumer.heartbeat.interval.ms
 	ConsumerMaxSize                      int           // group.consumer.max.size
-	OffsetMetadataMaxBytes               int           // offset.metadata.max.bytes: largest text stored with an offset
+	// ConsumerAssignors are those that members may ask for, the default first; none of them unknown. Empty: all.
+	ConsumerAssignors []string
+	// Upgrade and Downgrade say whether a group with members may change to the consumer protocol, and back.
+	Upgrade, Downgrade     bool
+	OffsetMetadataMaxBytes int // offset.metadata.max.bytes: largest text stored with an offset
 	// ResumeAfterFailure is millrace.group.failover=resume: a group whose coordinator died goes on in its generation.
 	ResumeAfterFailure bool
 }
@@ -20,6 +24,15 @@ func DefaultSettings() Settings {
 	return Settings{
 		MinSessionTimeout: 6 * time.Second, MaxSessionTimeout: 30 * time.Minute,
 		InitialRebalanceDelay: 3 * time.Second, MaxSize: 1<<31 - 1,
-		ConsumerSessionTimeout: 45 * time.Second, ConsumerHeartbeatInterval: 5 * time.Second, ConsumerMaxSize: 1<<31 - 1, OffsetMetadataMaxBytes: 4096,
+		ConsumerSessionTimeout: 45 * time.Second, ConsumerHeartbeatInterval: 5 * time.Second, ConsumerMaxSize: 1<<31 - 1,
+		ConsumerAssignors: Assignors, Upgrade: true, Downgrade: true, OffsetMetadataMaxBytes: 4096,
 	}
+}
+
+// assignors are those that members may ask for.
+func (s *Settings) assignors() []string {
+	if len(s.ConsumerAssignors) == 0 {
+		return Assignors
+	}
+	return s.ConsumerAssignors
 }

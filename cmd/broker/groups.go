@@ -3,7 +3,9 @@ package broker
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -83,10 +85,17 @@ func settingsOfGroups(values map[string]string) group.Settings {
 		return n
 	}
 	millis := func(name string) time.Duration { return time.Duration(number(name)) * time.Millisecond }
+	policy := value("group.consumer.migration.policy")
 	return group.Settings{
 		MinSessionTimeout: millis("group.min.session.timeout.ms"), MaxSessionTimeout: millis("group.max.session.timeout.ms"),
 		InitialRebalanceDelay: millis("group.initial.rebalance.delay.ms"),
 		MaxSize:               int(number("group.max.size")), OffsetMetadataMaxBytes: int(number("offset.metadata.max.bytes")),
 		ResumeAfterFailure: value("millrace.group.failover") == "resume",
+
+		ConsumerSessionTimeout: millis("group.consumer.session.timeout.ms"), ConsumerHeartbeatInterval: millis("group.consumer.heartbeat.interval.ms"),
+		ConsumerMaxSize:   int(number("group.consumer.max.size")),
+		ConsumerAssignors: slices.DeleteFunc(strings.Split(strings.ReplaceAll(value("group.consumer.assignors"), " ", ""), ","), group.UnknownAssignor),
+		Upgrade:           policy == "upgrade" || policy == "bidirectional",
+		Downgrade:         policy == "downgrade" || policy == "bidirectional",
 	}
 }

@@ -2,6 +2,8 @@ package kafka
 
 import (
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/metadata"
 )
 
 // ApiVersions (key 18), versions 0 to 5.
@@ -10,7 +12,7 @@ import (
 //	v3    flexible body; the client tells its name and version (KIP-511); the
 //	      response keeps header v0 for ever, so that clients can read it before
 //	      they know what we speak
-//	v4    features with a minimum of 0 may be listed (KAFKA-17011); we list none
+//	v4    features with a minimum of 0 may be listed (KAFKA-17011)
 //	v5    the client may say which cluster and node it means (KIP-1242)
 //
 // A version above 5 is answered in the layout of v0 with error 35 and the range
@@ -66,8 +68,31 @@ func (h *Handlers) apiVersions(c *call, req *kmsg.ApiVersionsRequest) kmsg.Respo
 		}
 	}
 	resp.ApiKeys = h.versions.keys
+	if req.Version >= 3 {
+		h.features(resp)
+	}
 	return resp
 }
+
+// features tells the finalized features (D17): consumer groups are there as soon as the
+// cluster's feature level has groups.
+func (h *Handlers) features(resp *kmsg.ApiVersionsResponse) {
+	im := h.cfg.Store.Image()
+	resp.FinalizedFeaturesEpoch = int64(im.Version())
+	if resp.Version >= 4 {
+		f := kmsg.NewApiVersionsResponseSupportedFeature()
+		f.Name, f.MinVersion, f.MaxVersion = featureGroups, 0, 1
+		resp.SupportedFeatures = append(resp.SupportedFeatures, f)
+	}
+	if im.FeatureLevel() >= metadata.GroupsFeatureLevel {
+		f := kmsg.NewApiVersionsResponseFinalizedFeature()
+		f.Name, f.MinVersionLevel, f.MaxVersionLevel = featureGroups, 1, 1
+		resp.FinalizedFeatures = append(resp.FinalizedFeatures, f)
+	}
+}
+
+// featureGroups is what Kafka calls the feature of consumer groups (KIP-848).
+const featureGroups = "group.version"
 
 // validSoftware reports whether a client may call its software s: letters and
 // digits, with dots and dashes between them (KIP-511).

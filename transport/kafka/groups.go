@@ -19,6 +19,8 @@ type Groups interface {
 	Describe(name string) (group.Description, error)
 	List() ([]group.Listing, error)
 	Delete(groups []string, done func([]error))
+	ConsumerHeartbeat(r group.ConsumerHeartbeatRequest, done func(group.ConsumerHeartbeatResult))
+	DescribeConsumers(name string) (group.ConsumerDescription, error)
 	DeleteOffsets(name string, partitions []group.TopicIDPartition, done func([]error, error))
 }
 

@@ -27,6 +27,7 @@ type testGroups struct {
 		commits []group.CommitRequest
 		fetches []group.FetchRequest
 		parked  []func(group.JoinResult)
+		beats   []group.ConsumerHeartbeatRequest
 	}
 	park      bool // joins wait
 	join      func(group.JoinRequest) group.JoinResult
@@ -36,6 +37,8 @@ type testGroups struct {
 	commit    func(group.CommitRequest) ([]error, error)
 	fetch     func(group.FetchRequest) ([]group.FetchedOffset, error)
 	describe  func(string) (group.Description, error)
+	beat      func(group.ConsumerHeartbeatRequest) group.ConsumerHeartbeatResult
+	consumers func(string) (group.ConsumerDescription, error)
 	list      []group.Listing
 	delete    func([]string) []error
 	forget    func(string, []group.TopicIDPartition) ([]error, error)
@@ -737,4 +740,111 @@ func TestGroupRequestsWithNullArrays(t *testing.T) {
 	c := b.dial(t)
 	c.send(kmsg.NewPtrListGroupsRequest())
 	c.receive(kmsg.NewPtrListGroupsRequest())
+}
+
+func (g *testGroups) ConsumerHeartbeat(r group.ConsumerHeartbeatRequest, done func(group.ConsumerHeartbeatResult)) {
+	g.mu.Lock()
+	g.mu.beats = append(g.mu.beats, r)
+	g.mu.Unlock()
+	if g.beat == nil {
+		done(group.ConsumerHeartbeatResult{Err: group.ErrGroupNotFound, Member: r.Member})
+		return
+	}
+	done(g.beat(r))
+}
+
+func (g *testGroups) DescribeConsumers(name string) (group.ConsumerDescription, error) {
+	if g.consumers == nil {
+		return group.ConsumerDescription{}, group.ErrGroupNotFound
+	}
+	return g.consumers(name)
+}
+
+// ConsumerGroupHeartbeat: null is "as before", empty is something else, and what Kafka refuses as contradictory never
+// reaches the coordinator.
+func TestConsumerGroupHeartbeat(t *testing.T) {
+	b := ownBroker(t, brokerEdit{})
+	c := b.dial(t)
+	id := metadata.TopicID{15: 9}
+	b.groups.beat = func(r group.ConsumerHeartbeatRequest) group.ConsumerHeartbeatResult {
+		return group.ConsumerHeartbeatResult{
+			Member: "m", Epoch: 3, HeartbeatInterval: 5 * time.Second, HasAssignment: r.Epoch == 0,
+			Assignment: []metadata.TopicPartitions{{TopicID: id, Partitions: []int32{1, 2}}},
+		}
+	}
+	for version := range int16(2) {
+		req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+		req.Version, req.Group, req.MemberID, req.RebalanceTimeoutMillis = version, "g", "m", 60_000
+		req.SubscribedTopicNames, req.Topics = []string{"a"}, []kmsg.ConsumerGroupHeartbeatRequestTopic{}
+		if version >= 1 {
+			req.SubscribedTopicRegex = kmsg.StringPtr("a.*")
+		}
+		resp := ask[*kmsg.ConsumerGroupHeartbeatResponse](c, req)
+		require.Zero(t, resp.ErrorCode)
+		require.Equal(t, [3]int32{3, 5000, 2}, [3]int32{resp.MemberEpoch, resp.HeartbeatIntervalMillis, int32(len(resp.Assignment.Topics[0].Partitions))})
+		r := b.groups.mu.beats[len(b.groups.mu.beats)-1]
+		require.Equal(t, [4]bool{true, version >= 1, false, true}, [4]bool{r.HasTopics, r.HasRegex, r.HasAssignor, r.HasOwned})
+		require.Equal(t, time.Minute, r.RebalanceTimeout)
+
+		req = kmsg.NewPtrConsumerGroupHeartbeatRequest()
+		req.Version, req.Group, req.MemberID, req.MemberEpoch = version, "g", "m", 3
+		resp = ask[*kmsg.ConsumerGroupHeartbeatResponse](c, req)
+		require.Nil(t, resp.Assignment, "it has not changed")
+		r = b.groups.mu.beats[len(b.groups.mu.beats)-1]
+		require.Equal(t, [4]bool{}, [4]bool{r.HasTopics, r.HasRegex, r.HasAssignor, r.HasOwned})
+		require.Negative(t, r.RebalanceTimeout)
+	}
+	heard := len(b.groups.mu.beats)
+	for _, spoil := range []func(*kmsg.ConsumerGroupHeartbeatRequest){
+		func(r *kmsg.ConsumerGroupHeartbeatRequest) { r.Group = "" },
+		func(r *kmsg.ConsumerGroupHeartbeatRequest) { r.MemberID = "" },
+		func(r *kmsg.ConsumerGroupHeartbeatRequest) { r.InstanceID = kmsg.StringPtr("") },
+		func(r *kmsg.ConsumerGroupHeartbeatRequest) { r.RackID = kmsg.StringPtr(" ") },
+		func(r *kmsg.ConsumerGroupHeartbeatRequest) { r.SubscribedTopicNames = []string{"a", ""} },
+	} {
+		req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+		req.Version, req.Group, req.MemberID = 1, "g", "m"
+		spoil(req)
+		resp := ask[*kmsg.ConsumerGroupHeartbeatResponse](c, req)
+		require.EqualValues(t, 42, resp.ErrorCode)
+		require.Contains(t, *resp.ErrorMessage, "empty")
+	}
+	require.Len(t, b.groups.mu.beats, heard)
+	for err, code := range map[error]int16{group.ErrFencedMemberEpoch: 110, group.ErrUnreleasedInstance: 111, group.ErrUnsupportedAssignor: 112, group.ErrInvalidRegex: 128, group.ErrGroupNotFound: 69, group.ErrUnknownMember: 25} {
+		b.groups.beat = func(group.ConsumerHeartbeatRequest) group.ConsumerHeartbeatResult {
+			return group.ConsumerHeartbeatResult{Err: err}
+		}
+		req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+		req.Version, req.Group, req.MemberID = 1, "g", "m"
+		resp := ask[*kmsg.ConsumerGroupHeartbeatResponse](c, req)
+		require.Equal(t, code, resp.ErrorCode)
+		require.NotNil(t, resp.ErrorMessage)
+	}
+}
+
+// ConsumerGroupDescribe tells topics by name too, and which members still speak the classic protocol.
+func TestConsumerGroupDescribe(t *testing.T) {
+	b := ownBroker(t, brokerEdit{})
+	c := b.dial(t)
+	req := kmsg.NewPtrConsumerGroupDescribeRequest()
+	req.Version, req.Groups = 1, []string{"g"}
+	resp := ask[*kmsg.ConsumerGroupDescribeResponse](c, req)
+	require.EqualValues(t, 69, resp.Groups[0].ErrorCode)
+	b.groups.consumers = func(string) (group.ConsumerDescription, error) {
+		return group.ConsumerDescription{
+			State: group.StateReconciling, Epoch: 7, AssignmentEpoch: 6, Assignor: "uniform",
+			Members: []group.ConsumerDescribedMember{
+				{ID: "m1", Epoch: 6, Topics: []string{"a"}, Target: []metadata.TopicPartitions{{TopicID: metadata.TopicID{15: 9}, Partitions: []int32{0}}}},
+				{ID: "m2", Instance: "i", Classic: true},
+			},
+		}, nil
+	}
+	req.IncludeAuthorizedOperations = true
+	g := ask[*kmsg.ConsumerGroupDescribeResponse](c, req).Groups[0]
+	require.Zero(t, g.ErrorCode)
+	require.Equal(t, [4]any{"Reconciling", int32(7), int32(6), "uniform"}, [4]any{g.State, g.Epoch, g.AssignmentEpoch, g.AssignorName})
+	require.Equal(t, groupOperations, g.AuthorizedOperations)
+	require.Equal(t, [2]int8{memberConsumer, memberClassic}, [2]int8{g.Members[0].MemberType, g.Members[1].MemberType})
+	require.Equal(t, []int32{0}, g.Members[0].TargetAssignment.TopicPartitions[0].Partitions)
+	require.Equal(t, "i", *g.Members[1].InstanceID)
 }

@@ -69,6 +69,8 @@ func table() []api {
 		{keyOffsetDelete, "OffsetDelete", 0, 0, 0, -1, answerGroup((*Handlers).offsetDelete)},
 		{keyDescribeQuorum, "DescribeQuorum", 0, 0, 2, 0, answerWaiting((*Handlers).describeQuorum)},
 		{keyDescribeCluster, "DescribeCluster", 0, 0, 2, 0, answer((*Handlers).describeCluster)},
+		{keyConsumerGroupHeartbeat, "ConsumerGroupHeartbeat", 0, 0, 1, 0, answerGroup((*Handlers).consumerGroupHeartbeat)},
+		{keyConsumerGroupDescribe, "ConsumerGroupDescribe", 0, 0, 1, 0, answer((*Handlers).consumerGroupDescribe)},
 	}
 }
 
@@ -105,6 +107,8 @@ const (
 	keyOffsetDelete                int16 = 47
 	keyDescribeQuorum              int16 = 55
 	keyDescribeCluster             int16 = 60
+	keyConsumerGroupHeartbeat      int16 = 68
+	keyConsumerGroupDescribe       int16 = 69
 )
 
 // maxKey bounds the dispatcher's lookup array.

@@ -43,6 +43,8 @@ const goldenTable = `
 47 OffsetDelete             0-0
 55 DescribeQuorum           0-2
 60 DescribeCluster          0-2
+68 ConsumerGroupHeartbeat   0-1
+69 ConsumerGroupDescribe    0-1
 `
 
 func TestGoldenTable(t *testing.T) {

@@ -152,8 +152,11 @@ func TestAPIVersionsChecks(t *testing.T) {
 		resp := ask[*kmsg.ApiVersionsResponse](c, req)
 		if resp.ErrorCode == 0 {
 			require.Len(t, resp.ApiKeys, len(table()))
-			require.EqualValues(t, -1, resp.FinalizedFeaturesEpoch)
-			require.Empty(t, resp.SupportedFeatures)
+			require.Positive(t, resp.FinalizedFeaturesEpoch)
+			require.Len(t, resp.SupportedFeatures, 1)
+			require.Len(t, resp.FinalizedFeatures, 1)
+			f := resp.FinalizedFeatures[0]
+			require.Equal(t, "group.version 1 1", fmt.Sprint(f.Name, " ", f.MinVersionLevel, " ", f.MaxVersionLevel))
 		}
 		return resp.ErrorCode
 	}
