@@ -120,11 +120,9 @@ func (p *Partition) appendAll(batch []queued) {
 			deadline = now + Instant(r.Timeout)
 		}
 		w := p.addWaiter(r.Waiter, r.Index)
-		if r.Acks != -1 {
-			if err := p.mayServeLocked(now); err != nil {
-				p.complete(Action{Kind: ActionComplete, Waiter: w, Offset: -1, Err: err})
-				continue
-			}
+		if err := p.mayServeLocked(now); err != nil {
+			p.complete(Action{Kind: ActionComplete, Waiter: w, Offset: -1, Err: err})
+			continue
 		}
 		s.produce = Produce{Waiter: w, Acks: r.Acks, LeaderEpoch: r.CurrentLeaderEpoch, Deadline: deadline}
 		for _, a := range p.mu.core.Step(now, &s.produce) {

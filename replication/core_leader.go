@@ -38,6 +38,9 @@ type follower struct {
 	// fetchedAt and fetchEnd are the time of its last fetch and the leader's end then.
 	fetchedAt Instant
 	fetchEnd  int64
+	// provenAt is the time of the fetch before, zero when there was none: the last one was sent after that was answered,
+	// while when it was sent itself nobody knows. It may have lain in a socket for as long as this process stood still.
+	provenAt Instant
 	// refusedUntil keeps a refused replica from being proposed in a loop.
 	refusedUntil Instant
 }
@@ -274,12 +277,12 @@ func (c *Core) stillFetching(now Instant, ev *StillFetching) {
 	if f.position >= c.end {
 		f.caughtUp = max(f.caughtUp, ev.At)
 	}
-	f.fetchedAt = max(f.fetchedAt, ev.At)
+	f.heard(ev.At)
 	c.expand(now, f)
 }
 
-// FetchedSince returns the least time at which each other electable replica (ISR and ELR) has fetched in this leader
-// epoch: none of them knew of a later one then. Never when there is no other, the least Instant when one has not fetched.
+// FetchedSince returns a time after which each other electable replica (ISR and ELR) has sent a fetch in this leader epoch:
+// none of them knew of a later one then. Never when there is no other, the least Instant when one has not.
 func (c *Core) FetchedSince() Instant {
 	since := Never
 	for i := range c.leading.followers {
@@ -287,10 +290,10 @@ func (c *Core) FetchedSince() Instant {
 		if !slices.Contains(c.isr, f.id) && !slices.Contains(c.elr, f.id) {
 			continue
 		}
-		if f.position < 0 {
+		if f.position < 0 || f.provenAt == 0 {
 			return -Never
 		}
-		since = min(since, f.fetchedAt)
+		since = min(since, f.provenAt)
 	}
 	return since
 }
@@ -323,7 +326,15 @@ func (f *follower) caughtUpAt(now Instant, offset, end int64) {
 	case offset >= f.fetchEnd && f.fetchedAt > f.caughtUp:
 		f.caughtUp = f.fetchedAt
 	}
-	f.fetchedAt, f.fetchEnd = now, end
+	f.heard(now)
+	f.fetchEnd = end
+}
+
+// heard notes that a request of the follower arrived at that time.
+func (f *follower) heard(at Instant) {
+	if at > f.fetchedAt {
+		f.provenAt, f.fetchedAt = f.fetchedAt, at
+	}
 }
 
 func (c *Core) deleteRecords(ev *DeleteRecords) {

@@ -261,6 +261,28 @@ func TestLagIsTime(t *testing.T) {
 	require.Equal(t, []metadata.BrokerID{0}, find(b.step(&Tick{}), ActionPropose).ISR)
 }
 
+// R16: a leader that stood still finds fetches which were sent before; they do not prove that nobody has been elected
+// since. Only one that answers to it afterwards does (S4 seed 5301: a zombie served for a whole session).
+func TestFetchFromBeforeAPauseProvesNothing(t *testing.T) {
+	b := newCoreBench(t, Restart{Clean: true})
+	b.now = 100
+	b.step(delta(0, 1, 1, 0, 1))
+	require.Equal(t, Instant(-Never), b.c.FetchedSince(), "nobody has fetched")
+	b.step(fetch(1, 1, 0))
+	require.Equal(t, Instant(-Never), b.c.FetchedSince(), "the first may have been sent at any time")
+	b.now = 110
+	b.step(fetch(1, 1, 0))
+	require.Equal(t, Instant(100), b.c.FetchedSince())
+	b.now = 9000 // the process stood still, with a fetch in its socket
+	b.step(fetch(1, 1, 0))
+	require.Equal(t, Instant(110), b.c.FetchedSince())
+	b.now = 9001
+	b.step(&StillFetching{Replica: 1, BrokerEpoch: 11, At: 9000})
+	require.Equal(t, Instant(110), b.c.FetchedSince(), "the same request again")
+	b.step(&StillFetching{Replica: 1, BrokerEpoch: 11, At: 9001})
+	require.Equal(t, Instant(9000), b.c.FetchedSince())
+}
+
 // R24: a replica that was removed and added in one step of the metadata starts over.
 func TestFollowerIsKeyedByBrokerEpoch(t *testing.T) {
 	b := newCoreBench(t, Restart{Clean: true, DurableEnd: 10, EndOffset: 10, LastEpoch: 3})

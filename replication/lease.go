@@ -6,14 +6,15 @@ import "sync/atomic"
 // ever given, nothing lapses.
 type lease struct{ until atomic.Int64 }
 
-// RenewLease extends the lease under which this broker serves what a newer leader could contradict: reads, and produce
-// requests with acks 0 and 1 (D5, R16). The caller takes m.Now() before it calls the controller and passes that plus the
+// RenewLease extends the lease under which this broker serves what a newer leader could contradict (D5, R16): reads, and
+// produce requests. With acks=all nothing could be acknowledged against a newer leader (R10), but much could be said that is
+// not so: that sequence numbers do not follow each other, because those between are in the newer leader's log. The caller takes m.Now() before it calls the controller and passes that plus the
 // session time once it has been answered; a value earlier than the present one is ignored. Before the first call there
 // is no lease and nothing lapses.
 //
 // A partition whose lease lapsed is served on while every other electable replica fetches in the present leader epoch:
 // whoever could have been elected did not know of an election then, so a lost quorum does not stop a healthy data plane
-// (M19). What goes on in any case is acks=all: it cannot complete against a newer leader (R10).
+// (M19).
 func (m *Manager) RenewLease(until Instant) {
 	for {
 		old := m.lease.until.Load()
