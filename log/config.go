@@ -22,6 +22,8 @@ type Config struct {
 	Wall func() time.Time
 	// Logger gets one line per role change, deletion and failure, none per record. Default slog.Default().
 	Logger *slog.Logger
+	// Forget is a directory id that the directory may not go on with: if it has this one it gets a new one. Zero is none.
+	Forget [16]byte
 	// Rand makes log ids and the directory id. Default: a randomly seeded generator. Used under a lock.
 	Rand *rand.Rand
 	// Registerer gets the collectors of metrics.go; nil registers nothing.

@@ -153,8 +153,9 @@ const directoryMagic = 0x4d524944
 // identify reads the directory id, or makes one for a directory without (L11).
 func (d *Dir) identify() error {
 	b, err := vfs.ReadFile(d.cfg.FS, vfs.Join(d.path, directoryName))
+	forget := d.cfg.Forget != [16]byte{} && len(b) == 24 && [16]byte(b[8:]) == d.cfg.Forget
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case forget, errors.Is(err, fs.ErrNotExist):
 		binary.BigEndian.PutUint64(d.id[:8], d.cfg.Rand.Uint64())
 		binary.BigEndian.PutUint64(d.id[8:], d.cfg.Rand.Uint64())
 		b := binary.BigEndian.AppendUint32(nil, directoryMagic)

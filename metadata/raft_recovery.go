@@ -13,6 +13,9 @@ import (
 // retainedSnapshots is how many snapshots are kept: the newest, and one to fall back to.
 const retainedSnapshots = 2
 
+// snapshotsDir is Raft's folder for them.
+const snapshotsDir = "snapshots"
+
 // damagedDir is where damaged snapshots are moved, beside the folder of the good ones; nothing is deleted (I16).
 const damagedDir = "snapshots-damaged"
 
@@ -29,7 +32,8 @@ type recovered struct {
 //
 // Damaged newer snapshots are moved aside, so that Raft starts from the one that was loaded. If no start without loss is
 // possible, nothing is touched and the error says so; the directory is never taken for an empty one.
-func recoverState(dir string, snaps raft.SnapshotStore, logs raft.LogStore, logger *slog.Logger) (*recovered, error) {
+func recoverState(cfg *Config, snaps raft.SnapshotStore, logs raft.LogStore) (*recovered, error) {
+	dir, logger := cfg.Dir, cfg.Logger
 	if err := removeUnfinished(dir, logger); err != nil {
 		return nil, err
 	}
@@ -71,12 +75,7 @@ func recoverState(dir string, snaps raft.SnapshotStore, logs raft.LogStore, logg
 		damaged = append(damaged, meta.ID)
 	}
 	if err := checkContinues(logs, from, first, last, folders > 0, len(damaged) > 0 || folders > len(metas)); err != nil {
-		return nil, &Error{
-			Kind: ErrCorrupt,
-			What: fmt.Sprintf("metadata in %s is damaged: %v", dir, err),
-			Why:  whyDamaged(why, folders, len(metas)),
-			Fix:  "put the folder back from a backup, or move it away and let this broker join the others again; it is never treated as empty",
-		}
+		return nil, cfg.damaged(fmt.Sprintf("metadata in %s is damaged: %v", dir, err), whyDamaged(why, folders, len(metas)))
 	}
 	for _, id := range damaged {
 		if err := moveAside(dir, id); err != nil {
@@ -86,6 +85,65 @@ func recoverState(dir string, snaps raft.SnapshotStore, logs raft.LogStore, logg
 			"snapshot", id, "to", filepath.Join(dir, damagedDir), "index", from, "error", why)
 	}
 	return r, nil
+}
+
+// damaged is the refusal to start on what cannot be trusted. A voter that has lost what it wrote must not come back as
+// itself: it may vote twice, and entries that it had confirmed may be gone (M6, M14). An older copy of the folder has lost as
+// much, so a backup is of use to a broker alone only.
+func (c *Config) damaged(what, why string) error {
+	fix := "put the folder back from a backup made while the broker was stopped; it is never treated as empty"
+	if c.Transport != nil {
+		fix = fmt.Sprintf("mv %s %s-damaged, then start the broker with --replace %d added, once: it fetches the metadata from the others, and its records stay", c.Dir, c.Dir, c.NodeID)
+	}
+	return &Error{Kind: ErrCorrupt, What: what, Why: why, Fix: fix}
+}
+
+// verifyRaft reads everything that Raft has written and will start from, and returns what is damaged or missing; founded
+// says that there was something. It changes nothing.
+func verifyRaft(logs raft.LogStore, stable raft.StableStore, snaps raft.SnapshotStore, founded bool) (err error) {
+	defer func() {
+		if p := recover(); p != nil { // the decoder of entries, on garbage
+			err = fmt.Errorf("%v", p)
+		}
+	}()
+	metas, err := snaps.List()
+	if err != nil {
+		return err
+	}
+	first, err := logs.FirstIndex()
+	if err != nil {
+		return err
+	}
+	last, err := logs.LastIndex()
+	if err != nil {
+		return err
+	}
+	var newest uint64 // term
+	for _, meta := range metas {
+		newest = max(newest, meta.Term)
+	}
+	for i := first; i <= last && last > 0; i++ {
+		var entry raft.Log
+		switch err := logs.GetLog(i, &entry); {
+		case errors.Is(err, raft.ErrLogNotFound): // judged by recoverState
+		case err != nil:
+			return fmt.Errorf("read entry %d of %d to %d: %w", i, first, last, err)
+		}
+		newest = max(newest, entry.Term)
+	}
+	for _, key := range []string{"CurrentTerm", "LastVoteTerm"} {
+		term, err := stable.GetUint64([]byte(key))
+		if err != nil && !isNotFound(err) {
+			return err
+		}
+		if key == "CurrentTerm" && term < newest {
+			return fmt.Errorf("its term is %d, and there are entries or snapshots of term %d", term, newest)
+		}
+	}
+	if founded && last == 0 && len(metas) == 0 {
+		return errors.New("it is empty, and the broker has been part of a cluster")
+	}
+	return nil
 }
 
 // removeUnfinished removes what is left of snapshots that a crash cut off. Raft would list them for ever.

@@ -2,6 +2,7 @@ package metadata
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"hash/crc64"
@@ -11,7 +12,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/millrace/millrace/metadata/metadatapb"
@@ -21,7 +21,7 @@ import (
 func snapshotsIn(t *testing.T, cfg Config) []string {
 	entries, err := os.ReadDir(filepath.Join(cfg.Dir, "snapshots"))
 	require.NoError(t, err)
-	store, err := raft.NewFileSnapshotStoreWithLogger(cfg.Dir, retainedSnapshots, newRaftLogger(discard()))
+	store, err := openSnapshots(cfg.Dir, discard())
 	require.NoError(t, err)
 	metas, err := store.List()
 	require.NoError(t, err)
@@ -149,7 +149,7 @@ func TestDamagedSnapshotsRefuse(t *testing.T) {
 // M6: an entry missing in the middle of the log, between the older snapshot and the damaged newer one, is found.
 func TestGapBehindOlderSnapshot(t *testing.T) {
 	cfg, _ := withSnapshots(t, 3, 6)
-	db, err := openDatabase(cfg.Dir)
+	db, err := cfg.openDatabase()
 	require.NoError(t, err)
 	first, err := db.FirstIndex()
 	require.NoError(t, err)
@@ -187,7 +187,7 @@ func TestBootstrap(t *testing.T) {
 	_, err := Open(cfg)
 	requireMend(t, err, ErrCorrupt, "there is no metadata")
 	cfg.Bootstrap = true
-	db, err := openDatabase(cfg.Dir)
+	db, err := cfg.openDatabase()
 	require.NoError(t, err)
 	require.NoError(t, db.SetUint64([]byte("CurrentTerm"), 1))
 	require.NoError(t, db.Close())
@@ -268,7 +268,8 @@ func TestSnapshotOfNewerVersion(t *testing.T) {
 	unknown := &pb.SnapshotRecord{}
 	unknown.ProtoReflect().SetUnknown([]byte{0xf8, 0x3f, 1})
 	later := &pb.SnapshotRecord{Record: &pb.SnapshotRecord_Header{Header: &pb.SnapshotHeader{FeatureLevel: MaxFeatureLevel + 1}}}
-	format := slices.Clone(good)
+	bare := good[len(snapshotNoteMagic)+4+int(binary.LittleEndian.Uint32(good[len(snapshotNoteMagic):])):]
+	format := slices.Clone(bare)
 	format[len(snapshotMagic)-1]++
 	for name, state := range map[string][]byte{"record": framed(t, header, unknown), "level": framed(t, later), "format": format} {
 		var parsed map[string]any
@@ -288,6 +289,19 @@ func TestSnapshotOfNewerVersion(t *testing.T) {
 		require.ErrorIs(t, f.Restore(io.NopCloser(bytes.NewReader(state))), errNewerVersion)
 		require.Len(t, f.failures, 1, "and stops a follower that gets it from its leader")
 	}
+	note := slices.Clone(good)
+	note[len(snapshotNoteMagic)-1]++
+	var parsed map[string]any
+	require.NoError(t, json.Unmarshal(meta, &parsed))
+	sum := crc64.New(crc64.MakeTable(crc64.ECMA))
+	sum.Write(note)
+	parsed["CRC"] = sum.Sum(nil)
+	changed, err := json.Marshal(parsed)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(metaPath, changed, 0o600))
+	require.NoError(t, os.WriteFile(statePath, note, 0o600))
+	_, err = Open(cfg)
+	requireMend(t, err, ErrPolicyViolation, "newer version")
 	require.NoError(t, os.WriteFile(metaPath, meta, 0o600))
 	require.NoError(t, os.WriteFile(statePath, good, 0o600))
 	unfinished := filepath.Join(cfg.Dir, "snapshots", "9-9-9.tmp")

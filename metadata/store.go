@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -140,16 +141,27 @@ func Open(cfg Config) (_ *Store, err error) {
 		}
 	}()
 
-	if s.db, err = openDatabase(cfg.Dir); err != nil {
+	inner := cfg.Transport
+	if inner == nil {
+		inner = newLoopback(raft.ServerAddress("local"))
+	}
+	s.elect = newElecting(inner)
+	s.transport = s.elect
+	opened = append(opened, s.elect)
+
+	if s.db, err = cfg.openDatabase(); err != nil {
 		return nil, err
 	}
 	opened = append(opened, s.db)
-	snaps, err := raft.NewFileSnapshotStoreWithLogger(cfg.Dir, retainedSnapshots, newRaftLogger(cfg.Logger))
+	snaps, err := openSnapshots(cfg.Dir, cfg.Logger)
 	if err != nil {
-		return nil, fmt.Errorf("open metadata snapshots in %s: %w", cfg.Dir, err)
+		return nil, err
+	}
+	if err := verifyRaft(summedLogs{s.db}, summedStable{s.db}, snaps, cfg.Founded); err != nil {
+		return nil, cfg.damaged(fmt.Sprintf("the metadata log %s is damaged", filepath.Join(cfg.Dir, databaseFile)), err.Error())
 	}
 	logs, stable := s.guardedStores(snaps)
-	found, err := recoverState(cfg.Dir, snaps, logs, cfg.Logger)
+	found, err := recoverState(&cfg, snaps, logs)
 	if err != nil {
 		return nil, err
 	}
@@ -158,13 +170,6 @@ func Open(cfg Config) (_ *Store, err error) {
 	s.publish(found.st, found.index)
 	s.noteSnapshots(snaps)
 
-	inner := cfg.Transport
-	if inner == nil {
-		inner = newLoopback(raft.ServerAddress("local"))
-	}
-	s.elect = newElecting(inner)
-	s.transport = s.elect
-	opened = append(opened, s.elect)
 	rc := cfg.raftConfig()
 	if found.empty && !cfg.Bootstrap && cfg.Transport == nil {
 		return nil, &Error{
@@ -222,18 +227,33 @@ type closeFunc func() error
 
 func (f closeFunc) Close() error { return f() }
 
-// openDatabase opens raft.db. A damaged file can make bbolt panic while it reads the first pages; that too is an error
-// here, not a crash.
-func openDatabase(dir string) (db *raftboltdb.BoltStore, err error) {
+// openDatabase opens raft.db. Its pages are looked at first: a damaged file can make bbolt panic or worse.
+func (c *Config) openDatabase() (db *raftboltdb.BoltStore, err error) {
+	dir := c.Dir
 	path := filepath.Join(dir, databaseFile)
+	damaged := func(err error) error {
+		return c.damaged(fmt.Sprintf("the metadata log %s is damaged", path), err.Error())
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("create metadata directory %s: %w", dir, err)
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			err = damagedDatabase(path, fmt.Errorf("%v", p))
+			err = damaged(fmt.Errorf("%v", p))
 		}
 	}()
+	if info, err := os.Stat(path); c.Founded && (errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0) {
+		return nil, damaged(errors.New("it is gone or empty, and the broker has been part of a cluster")) // bbolt would make it anew
+	}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	if verr := verifyDatabase(path); verr != nil {
+		// Another process that writes to it may be why.
+		if readable, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait, ReadOnly: true}); err == nil {
+			return nil, errors.Join(damaged(verr), readable.Close())
+		} else if !errors.Is(err, bolterrors.ErrTimeout) {
+			return nil, damaged(verr)
+		}
+	}
 	db, err = raftboltdb.New(raftboltdb.Options{
 		Path:        path,
 		BoltOptions: &bbolt.Options{Timeout: lockWait, FreelistType: bbolt.FreelistMapType},
@@ -248,7 +268,7 @@ func openDatabase(dir string) (db *raftboltdb.BoltStore, err error) {
 			Fix:  "stop the other broker, or give this one another data directory",
 		})
 	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
-		return nil, damagedDatabase(path, err)
+		return nil, damaged(err)
 	default:
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
@@ -259,24 +279,24 @@ func openDatabase(dir string) (db *raftboltdb.BoltStore, err error) {
 	return db, nil
 }
 
-func damagedDatabase(path string, err error) error {
-	return &Error{
-		Kind: ErrCorrupt,
-		What: fmt.Sprintf("the metadata log %s is damaged", path),
-		Why:  err.Error(),
-		Fix:  "put the folder back from a backup, or move it away and let this broker join the others again; it is never treated as empty",
+// openSnapshots opens the folder of the snapshots.
+func openSnapshots(dir string, logger *slog.Logger) (raft.SnapshotStore, error) {
+	snaps, err := raft.NewFileSnapshotStoreWithLogger(dir, retainedSnapshots, newRaftLogger(logger))
+	if err != nil {
+		return nil, fmt.Errorf("open metadata snapshots in %s: %w", dir, err)
 	}
+	return summedSnapshots{snaps, filepath.Join(dir, snapshotsDir)}, nil
 }
 
 // guardedStores stacks what Raft writes to: cache, guard, file.
 func (s *Store) guardedStores(snaps raft.SnapshotStore) (raft.LogStore, raft.StableStore) {
 	g := &guard{failure: s.fail, ballast: s.ballast, noSpace: s.noSpace}
-	var file raft.LogStore = s.db
+	var file raft.LogStore = summedLogs{s.db}
 	if s.cfg.wrapLogs != nil {
 		file = s.cfg.wrapLogs(file)
 	}
 	logs := &logStore{next: file, guard: g, floor: func() (uint64, error) { return olderSnapshot(snaps) }}
-	return newLogCache(logs), &stableStore{next: s.db, guard: g}
+	return newLogCache(logs), &stableStore{next: summedStable{s.db}, guard: g}
 }
 
 // olderSnapshot returns the Raft index of the older retained snapshot, 0 while there is none.

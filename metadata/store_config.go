@@ -32,6 +32,9 @@ type Config struct {
 	// BootstrapServers form the new cluster, this broker among them; it and those with the lowest ids vote, up to QuorumSize.
 	// The others open with Bootstrap false, and wait to be contacted.
 	BootstrapServers []Server
+	// Founded says that this directory has been part of a cluster: a metadata folder without anything in it has lost it, and
+	// is refused.
+	Founded bool
 	// QuorumSize is millrace.quorum.size: up to how many servers vote (D2).
 	QuorumSize int
 	// Moved is asked when the Raft configuration has this server at another address than Transport's, before Raft starts:

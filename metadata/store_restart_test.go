@@ -183,7 +183,7 @@ func TestSoakWithSnapshots(t *testing.T) {
 	metas := snapshotsIn(t, cfg)
 	require.Len(t, metas, retainedSnapshots, "it did make snapshots")
 	require.NoError(t, s.Close())
-	db, err := openDatabase(cfg.Dir)
+	db, err := cfg.openDatabase()
 	require.NoError(t, err)
 	first, err := db.FirstIndex()
 	require.NoError(t, err)
@@ -221,7 +221,7 @@ func TestHugeTopic(t *testing.T) {
 	require.Equal(t, []int{0, 50_000}, slices.Sorted(maps.Keys(seen)))
 	entries := 0
 	require.NoError(t, s.Close())
-	db, err := openDatabase(cfg.Dir)
+	db, err := cfg.openDatabase()
 	require.NoError(t, err)
 	defer db.Close()
 	last, err := db.LastIndex()

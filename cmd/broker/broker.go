@@ -36,6 +36,8 @@ type Broker struct {
 	meta        *metaProperties // as found at start, nil in a fresh directory
 	granted     formationState  // as found at start
 	hasRaft     bool            // there was a metadata folder at start
+	renews      *metaProperties // who this broker was, when it takes its own place anew; else nil
+	forget      [16]byte        // its directory id then
 	clusterID   string          // once known, "" for a cluster of one that is being made
 	bootstrap   []proposed      // the voters, when this broker bootstraps a cluster of several
 	entering    bool            // this broker joins a cluster that exists

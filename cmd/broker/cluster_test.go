@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -266,6 +267,70 @@ func TestClusterFormsGrowsAndRefuses(t *testing.T) {
 		})
 		require.NoError(t, b.Close())
 	})
+}
+
+// M6, I16: a broker whose metadata is damaged refuses to start and says what to do; what it says works: the broker takes its
+// own place anew, votes again, has every record that it had, also those that nobody else has, and needs no --replace after.
+func TestLostMetadataIsFetchedAnew(t *testing.T) {
+	g := newGroup(t, 3)
+	topic, alone := t.Name(), t.Name()+"-alone"
+	victim := g.brokers[1]
+	id := victim.NodeID()
+	require.NoError(t, g.brokers[0].Store().CreateTopics(t.Context(), []metadata.NewTopic{{Name: topic, Partitions: 3, ReplicationFactor: 3}}, false)[0].Err)
+	require.NoError(t, g.brokers[0].Store().CreateTopics(t.Context(), []metadata.NewTopic{{Name: alone, Partitions: -1, ReplicationFactor: -1, Assignments: [][]metadata.BrokerID{{id}}}}, false)[0].Err)
+	cl := client(t, g.brokers[0], kgo.RequiredAcks(kgo.AllISRAcks()))
+	for i := range 30 {
+		require.NoError(t, cl.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: fmt.Append(nil, i)}, &kgo.Record{Topic: alone, Value: fmt.Append(nil, i)}).FirstErr())
+	}
+	c := g.configs[1]
+	require.NoError(t, victim.Close())
+	was := victim.dir.ID()
+	folder := filepath.Join(c.DataDir, raftName)
+	database := filepath.Join(folder, "raft.db")
+	require.NoError(t, os.Truncate(database, int64(2*os.Getpagesize())))
+	err := runError(t, c)
+	require.ErrorIs(t, err, metadata.ErrCorrupt)
+	require.ErrorContains(t, err, fmt.Sprintf("mv %s %s-damaged", folder, folder))
+	require.ErrorContains(t, err, fmt.Sprintf("--replace %d", id))
+
+	require.NoError(t, os.Rename(folder, folder+"-damaged"))
+	err = runError(t, c)
+	require.ErrorIs(t, err, ErrDataDirectory)
+	require.ErrorContains(t, err, fmt.Sprintf("--replace %d", id))
+	require.NoDirExists(t, folder)
+
+	replacing := c
+	replacing.Replace, replacing.BootstrapExpect = id, 0
+	b := startBroker(t, replacing)
+	require.Equal(t, id, b.NodeID())
+	require.NotEqual(t, was, b.dir.ID())
+	others := []*Broker{g.brokers[0], g.brokers[2]}
+	eventually(t, "it votes in place of what it was", func() bool {
+		lead := controllerOf(others)
+		return lead != nil && slices.ContainsFunc(lead.Store().Quorum().Voters, func(v metadata.QuorumMember) bool { return v.ID == id && v.Directory == b.dir.ID() })
+	})
+	whole := func(b *Broker) {
+		t.Helper()
+		eventually(t, "every replica is in sync", func() bool {
+			for p := range 3 {
+				if len(g.brokers[0].Store().Image().Topic(topic).Partitions[p].ISR) < 3 {
+					return false
+				}
+			}
+			p := g.brokers[0].Store().Image().Topic(alone).Partitions[0]
+			return p.Leader == id
+		})
+		end := int64(0)
+		for _, l := range b.dir.Logs() {
+			end += l.EndOffset()
+		}
+		require.Equal(t, int64(60), end, "it has all that it had")
+	}
+	whole(b)
+	_, err = os.Stat(filepath.Join(c.DataDir, formationName+renewedSuffix))
+	require.NoError(t, err, "nothing is deleted")
+	require.NoError(t, b.Close())
+	whole(startBroker(t, c))
 }
 
 // A broker that starts without its quorum says whom it waits for, in /readyz and on the way.

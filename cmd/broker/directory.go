@@ -88,12 +88,11 @@ func (b *Broker) identify() error {
 				"there is "+name+" but no "+metaName, "start with another --data, or bring "+metaName+" and "+raftName+" back from a backup")
 		}
 	case m != nil && !hasRaft:
-		why := "the folder " + raft + " is gone"
-		if _, err := os.Stat(filepath.Join(b.cfg.DataDir, "__cluster_metadata-0")); err == nil {
-			why = "it was written by Apache Kafka, whose metadata millrace does not read"
+		if err := b.lostMetadata(m, raft); err != nil {
+			return err
 		}
-		return dataError(fmt.Sprintf("the data directory %s of cluster %s has no metadata", b.cfg.DataDir, m.clusterID), why,
-			"restore it from a backup, or start with another --data; a new cluster is never formed over old records")
+		b.meta, b.nodeID = nil, m.nodeID
+		return nil
 	}
 	b.hasRaft = hasRaft
 	if b.granted, err = readFormation(b.cfg.DataDir); err != nil {

@@ -431,6 +431,9 @@ func (b *Broker) joinCluster(ctx context.Context, cluster string) error {
 	}
 	b.nodeID, b.clusterID = state.Joined.Node, state.Joined.Cluster
 	b.entering = true
+	if err := b.renewed(); err != nil {
+		return err
+	}
 	b.setIdentity(b.clusterID, b.nodeID)
 	b.logger.Info("joining a cluster", "cluster", b.clusterID, "node", b.nodeID)
 	return b.tellGossip()

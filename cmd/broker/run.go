@@ -157,6 +157,7 @@ func (b *Broker) openDir(context.Context) error {
 	cfg := b.cfg.Log
 	cfg.Logger = b.logger.With("part", "log")
 	cfg.Registerer = b.registry
+	cfg.Forget = b.forget
 	cfg.OnFailure = func(err error) { b.fail("the log directory "+b.cfg.DataDir, err) }
 	dir, err := log.OpenDir(b.cfg.DataDir, cfg)
 	if err != nil {
@@ -169,7 +170,10 @@ func (b *Broker) openDir(context.Context) error {
 			"restore meta.properties and the records from the same backup"), dir.Close())
 	}
 	b.dir = dir
-	return writePid(b.cfg.DataDir)
+	if err := errors.Join(b.renew(), writePid(b.cfg.DataDir)); err != nil {
+		return errors.Join(err, dir.Close())
+	}
+	return nil
 }
 
 func (b *Broker) closeDir(context.Context) error { return b.dir.Close() }
@@ -182,7 +186,7 @@ func (b *Broker) openStore(context.Context) error {
 	cfg.StaticConfig = b.cfg.Static
 	// A cluster of several is bootstrapped by the broker whose proposal was decided on, and by nobody else (M18).
 	cfg.Bootstrap = b.meta == nil && (!b.cfg.forms() || b.bootstrap != nil)
-	cfg.ClusterID = b.clusterID
+	cfg.ClusterID, cfg.Founded = b.clusterID, b.meta != nil
 	if b.meta != nil {
 		cfg.ClusterID = b.meta.clusterID
 	}
