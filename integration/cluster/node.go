@@ -43,7 +43,10 @@ type Node struct {
 }
 
 // Start runs the process; it does not wait until it serves.
-func (n *Node) Start() error {
+func (n *Node) Start() error { return n.StartWith() }
+
+// StartWith is Start with more arguments than usual.
+func (n *Node) StartWith(more ...string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.mu.cmd != nil {
@@ -55,6 +58,7 @@ func (n *Node) Start() error {
 	}
 	defer out.Close()
 	argv := append([]string{n.cluster.cfg.Binary}, n.cluster.arguments(n)...)
+	argv = append(argv, more...)
 	if n.cluster.network != nil {
 		argv = append(n.cluster.network.enter(n.Index), argv...)
 	}
@@ -194,6 +198,27 @@ func (n *Node) Serves(ctx context.Context, brokers int) error {
 		return fmt.Errorf("wait for node %d: %w; its last lines:\n%s", n.Index, err, n.LogTail(4<<10))
 	}
 	return nil
+}
+
+// LogSize is how much the node has printed so far.
+func (n *Node) LogSize() int64 {
+	info, err := os.Stat(n.LogFile)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// LogFrom returns what the node printed from there on, at most 64 KiB of it.
+func (n *Node) LogFrom(at int64) string {
+	f, err := os.Open(n.LogFile)
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close()
+	buf := make([]byte, 64<<10)
+	got, _ := f.ReadAt(buf, at)
+	return string(buf[:got])
 }
 
 // LogTail returns the end of what the node printed, at most so many bytes.

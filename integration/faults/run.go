@@ -44,6 +44,7 @@ type run struct {
 	skipped  map[string]bool // faults that cannot be made here
 	rotten   map[string]bool // replicas that were damaged, by rotKey
 	faults   int
+	mends    int // how often a broker refused to start and its mend was carried out
 	numbers  atomic.Int64
 	failures struct {
 		sync.Mutex

@@ -33,6 +33,9 @@ func ofWorkload(name string) bool {
 
 // roundRot stops one broker, damages a file of it, and starts it again.
 func roundRot(ctx context.Context, r *run) error {
+	if r.random.IntN(4) == 0 {
+		return roundRotRaft(ctx, r)
+	}
 	n, why := r.victim()
 	rot := rots[r.random.IntN(len(rots))]
 	var damage func(n *cluster.Node) (string, error)

@@ -32,7 +32,8 @@ var scenarios = []*scenario{
 	{name: "S4", what: "power cut of one, of all, of the last of the ISR", disks: true, round: roundPower},
 	{name: "S5", what: "power cut of one while the others are paused in turn", disks: true, round: roundPowerPause},
 	{name: "S6", what: "disks: EIO at sync, slow sync, full, frozen, 1 MiB/s", disks: true, round: roundDisk},
-	{name: "S7", what: "rot: bits, tails and files of a stopped broker", round: roundRot},
+	{name: "S7", what: "rot: bits, tails and files of a stopped broker, its metadata too", round: roundRot},
+	{name: "S7-raft", what: "rot in the metadata of a stopped broker, nothing else", round: roundRotRaft},
 }
 
 // between returns a random time.
