@@ -8,6 +8,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Base64;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -20,6 +21,7 @@ import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -90,6 +92,8 @@ public final class ClientCheck {
                 return produce(new TopicPartition(a[1], Integer.parseInt(a[2])), a[3], a[4].equals("true"), Path.of(a[5]));
             case "consume":
                 return consume(new TopicPartition(a[1], Integer.parseInt(a[2])), Long.parseLong(a[3]), Integer.parseInt(a[4]), Path.of(a[5]));
+            case "group":
+                return group(a[1], a[2], a[3], Integer.parseInt(a[4]), Path.of(a[5]));
             default:
                 throw new IllegalArgumentException("unknown command " + a[0]);
         }
@@ -151,6 +155,36 @@ public final class ClientCheck {
                     count++;
                 }
             }
+        }
+        return count;
+    }
+
+    /** Reads n records as a member of a group, commits just those, and leaves. */
+    private static int group(String group, String protocol, String topic, int n, Path file) throws Exception {
+        Properties p = new Properties();
+        p.put("bootstrap.servers", bootstrap);
+        p.put("group.id", group);
+        p.put("group.protocol", protocol);
+        p.put("auto.offset.reset", "earliest");
+        p.put("enable.auto.commit", false);
+        p.put("max.poll.records", n);
+        int count = 0;
+        long end = System.nanoTime() + Duration.ofSeconds(60).toNanos();
+        Map<TopicPartition, OffsetAndMetadata> next = new HashMap<>();
+        try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(p, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+                BufferedWriter out = Files.newBufferedWriter(file)) {
+            consumer.subscribe(List.of(topic));
+            while (count < n && System.nanoTime() < end) {
+                for (ConsumerRecord<byte[], byte[]> r : consumer.poll(Duration.ofMillis(200))) {
+                    if (count == n) {
+                        break;
+                    }
+                    out.write(r.offset() + "\t" + r.timestamp() + "\t" + encode(r.key()) + "\t" + encode(r.value()) + "\n");
+                    next.put(new TopicPartition(r.topic(), r.partition()), new OffsetAndMetadata(r.offset() + 1, r.leaderEpoch(), ""));
+                    count++;
+                }
+            }
+            consumer.commitSync(next);
         }
         return count;
     }

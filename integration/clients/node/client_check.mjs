@@ -1,7 +1,7 @@
 // The Node clients behind the line protocol of the client tests (see ../README.md). They consume in groups only, so that
-// they produce and list offsets here and another client reads back.
+// another client reads back what they produce.
 // usage: node client_check.mjs kafkajs|platformatic HOST:PORT
-import { readFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 import zlib from 'node:zlib'
 import * as zstd from '@bokuweb/zstd-wasm'
@@ -13,6 +13,25 @@ await zstd.init()
 // Node before 22.15 has no zstd of its own; the clients put what comes out into frames of their own making.
 zlib.zstdCompressSync ??= data => Buffer.from(zstd.compress(data, 3))
 zlib.zstdDecompressSync ??= data => Buffer.from(zstd.decompress(data))
+
+const encode = b => (b == null ? '-' : Buffer.from(b).toString('base64'))
+const lineOf = (offset, timestamp, key, value) => [offset, timestamp, encode(key), encode(value)].join('\t') + '\n'
+
+// enough resolves once n lines were taken, and fails when nothing more comes.
+function enough (n) {
+  const lines = []
+  let done, timer
+  const all = new Promise((resolve, reject) => {
+    done = resolve
+    timer = setTimeout(() => reject(new Error(`${lines.length} of ${n} records came in time`)), 60_000)
+  })
+  const take = line => {
+    if (lines.length === n) return false
+    if (lines.push(line) === n) { clearTimeout(timer); done(lines) }
+    return true
+  }
+  return { all, take }
+}
 
 const decode = s => (s === '-' ? null : Buffer.from(s, 'base64'))
 
@@ -74,6 +93,19 @@ async function kafkajs () {
         })
         await p.send({ topic, messages, compression: types[codec], acks: -1 })
       }
+    }),
+    group: (groupId, protocol, topic, n, file) => during(kafka.consumer({ groupId, maxWaitTimeInMs: 200 }), async c => {
+      const { all, take } = enough(+n)
+      const next = new Map()
+      await c.subscribe({ topic, fromBeginning: true })
+      await c.run({
+        autoCommit: false,
+        eachMessage: async ({ partition, message: m }) => {
+          if (take(lineOf(m.offset, m.timestamp, m.key, m.value))) next.set(partition, (BigInt(m.offset) + 1n).toString())
+        }
+      })
+      writeFileSync(file, (await all).join(''))
+      await c.commitOffsets([...next].map(([partition, offset]) => ({ topic, partition, offset })))
     })
   }
 }
@@ -100,7 +132,19 @@ async function platformatic () {
         }))
         await p.send({ messages, acks: -1 })
       }
-    })
+    }),
+    group: async (groupId, groupProtocol, topic, n, file) => {
+      const c = new k.Consumer({ ...base, groupId, groupProtocol })
+      try {
+        const { all, take } = enough(+n)
+        const next = new Map()
+        const s = await c.consume({ topics: [topic], mode: 'committed', fallbackMode: 'earliest', autocommit: false, maxWaitTime: 200 })
+        s.on('error', () => {})
+        s.on('data', m => { if (take(lineOf(m.offset, m.timestamp, m.key, m.value))) next.set(m.partition, m) })
+        writeFileSync(file, (await all).join(''))
+        await c.commit({ offsets: [...next.values()].map(m => ({ topic, partition: m.partition, offset: m.offset + 1n, leaderEpoch: -1 })) })
+      } finally { await c.close(true) }
+    }
   }
 }
 

@@ -1,0 +1,92 @@
+package console
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// wellGroup is a group that nothing is wrong with.
+func wellGroup() GroupReport {
+	return GroupReport{
+		Group: "billing", State: "Stable", Type: "classic", Coordinator: 1, ProtocolType: "consumer", Protocol: "range", Generation: 4, SinceMS: 600_000, Rebalances: 1,
+		Members: []GroupMember{
+			{ID: "a-1", ClientID: "a", Host: "/10.0.0.7", SessionMS: 45_000, SeenMS: 900, Joined: true, Topics: []string{"orders"}, Partitions: 2},
+			{ID: "b-1", ClientID: "b", Host: "/10.0.0.8", SessionMS: 45_000, SeenMS: 900, Joined: true, Topics: []string{"orders"}, Partitions: 1},
+		},
+		Partitions: []GroupPartition{
+			{Topic: "orders", Partition: 0, Current: 10, CommittedMS: 500, LogStart: 0, LogEnd: 12, Lag: 2, LagMS: 400, Member: "a-1", Leader: 1},
+			{Topic: "orders", Partition: 1, Current: 10, CommittedMS: 500, LogStart: 0, LogEnd: 10, Lag: 0, Member: "a-1", Leader: 2},
+			{Topic: "orders", Partition: 2, Current: 10, CommittedMS: 500, LogStart: 0, LogEnd: 10, Lag: 0, Member: "b-1", Leader: 3},
+		},
+	}
+}
+
+// Every check finds what it is for, and nothing else does; each finding says why and
+// what to type.
+func TestDiagnoseGroup(t *testing.T) {
+	d := diagnoseGroup(wellGroup())
+	require.True(t, d.Well, "%v", d.Findings)
+	require.NotEmpty(t, d.Passed)
+
+	for _, c := range []struct {
+		subject string
+		edit    func(r *GroupReport)
+		why     string // a part of it
+	}{
+		{"no_members", func(r *GroupReport) { r.Members, r.State = nil, "Empty" }, "2 records wait"},
+		{"no_members", func(r *GroupReport) {
+			r.Members, r.State = nil, "Empty"
+			r.Left = []GroupDeparture{{Member: "a-1", ClientID: "a", Reason: "the consumer was closed", AgoMS: 61_000}}
+		}, "a-1, went 1m1s ago: the consumer was closed"},
+		{"rebalance_stuck", func(r *GroupReport) { r.State, r.SinceMS, r.Members[1].Joined = "PreparingRebalance", 40_000, false }, "it waits for b-1 at /10.0.0.8 to join again"},
+		{"rebalance_stuck", func(r *GroupReport) { r.State, r.SinceMS = "CompletingRebalance", 40_000 }, "its leader has not said"},
+		{"rebalance_stuck", func(r *GroupReport) { r.State, r.SinceMS = "PreparingRebalance", 40_000 }, "never came back with it"},
+		{"rebalance_loop", func(r *GroupReport) {
+			r.Rebalances, r.Reason = 30, "member-left"
+			r.Left = []GroupDeparture{{Member: "c-1", Reason: "tired"}, {Member: "c-1", Reason: "tired"}}
+		}, "c-1: tired (2)"},
+		{"idle_members", func(r *GroupReport) { r.Members = append(r.Members, GroupMember{ID: "c-1", Topics: []string{"orders"}}) }, "fewer partitions than members"},
+		{"unassigned", func(r *GroupReport) { r.Partitions[2].Member = "" }, "left it out"},
+		{"unread_topic", func(r *GroupReport) {
+			r.Partitions = append(r.Partitions, GroupPartition{Topic: "old", Lag: 7, LagMS: 1, Leader: 1, LogEnd: 7})
+		}, "no member is subscribed"},
+		{"overtaken", func(r *GroupReport) { r.Partitions[0].LogStart = 11 }, "lost 1 records"},
+		{"ahead", func(r *GroupReport) { r.Partitions[1].LogEnd = 5 }, "set by hand"},
+		{"no_leader", func(r *GroupReport) { r.Partitions[1].Leader = -1 }, "not there"},
+		{"under_min_isr", func(r *GroupReport) { r.Partitions[1].UnderMinISR = true }, "min.insync.replicas"},
+		{"unknown_end", func(r *GroupReport) {
+			p := &r.Partitions[1]
+			p.Trouble, p.Lag, p.LagMS, p.LogStart, p.LogEnd = "no answer", -1, -1, -1, -1
+		}, "no answer"},
+		{"stuck", func(r *GroupReport) { r.Partitions[0].CommittedMS, r.Partitions[0].LagMS = 190_000, 190_000 }, "sends heartbeats and commits nothing new"},
+		{"no_commits", func(r *GroupReport) {
+			r.Partitions[0].Current, r.Partitions[0].CommittedMS, r.Partitions[0].LagMS = -1, -1, 190_000
+		}, "has committed nothing"},
+		{"silent_member", func(r *GroupReport) {
+			r.Partitions[0].CommittedMS, r.Partitions[0].LagMS, r.Members[0].SeenMS = 190_000, 190_000, 40_000
+		}, "not been heard from for 40s"},
+		{"skew", func(r *GroupReport) { r.Partitions[0].Lag, r.Partitions[0].LogEnd = 50_000, 50_010 }, "hot key"},
+	} {
+		r := wellGroup()
+		c.edit(&r)
+		d := diagnoseGroup(r)
+		require.False(t, d.Well, c.subject)
+		require.Len(t, d.Findings, 1, "%s: %v", c.subject, d.Findings)
+		f := d.Findings[0]
+		require.Equal(t, c.subject, f.Subject)
+		require.Contains(t, f.Why, c.why)
+		require.NotEmpty(t, f.What)
+		require.NotEmpty(t, f.Fix)
+	}
+}
+
+// A group whose members tell each other what only they understand is not judged by what is not known of it.
+func TestDiagnoseForeignGroup(t *testing.T) {
+	r := wellGroup()
+	r.ProtocolType, r.Protocol, r.Partitions = "connect", "sessioned", nil
+	for i := range r.Members {
+		r.Members[i].Topics, r.Members[i].Partitions = []string{}, -1
+	}
+	require.True(t, diagnoseGroup(r).Well)
+}
