@@ -46,7 +46,9 @@ func TestDiagnoseGroup(t *testing.T) {
 			r.Rebalances, r.Reason = 30, "member-left"
 			r.Left = []GroupDeparture{{Member: "c-1", Reason: "tired"}, {Member: "c-1", Reason: "tired"}}
 		}, "c-1: tired (2)"},
-		{"idle_members", func(r *GroupReport) { r.Members = append(r.Members, GroupMember{ID: "c-1", Topics: []string{"orders"}}) }, "fewer partitions than members"},
+		{"idle_members", func(r *GroupReport) {
+			r.Members = append(r.Members, GroupMember{ID: "c-1", Topics: []string{"orders"}})
+		}, "fewer partitions than members"},
 		{"unassigned", func(r *GroupReport) { r.Partitions[2].Member = "" }, "left it out"},
 		{"unread_topic", func(r *GroupReport) {
 			r.Partitions = append(r.Partitions, GroupPartition{Topic: "old", Lag: 7, LagMS: 1, Leader: 1, LogEnd: 7})
