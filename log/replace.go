@@ -8,7 +8,10 @@ import (
 )
 
 // writeFile writes a new file and syncs it, but not its name. A file that did not fit is removed.
-func (d *Dir) writeFile(name string, data []byte) error {
+func (d *Dir) writeFile(name string, data []byte) error { return d.writeNew(name, data, true) }
+
+// writeNew is writeFile with the sync left to the caller, unless synced is asked for.
+func (d *Dir) writeNew(name string, data []byte, synced bool) error {
 	return d.withBallast(func() error {
 		f, err := d.cfg.FS.Create(name)
 		if err != nil {
@@ -17,7 +20,7 @@ func (d *Dir) writeFile(name string, data []byte) error {
 		if len(data) > 0 {
 			_, err = f.WriteAt(data, 0)
 		}
-		if err == nil {
+		if err == nil && synced {
 			err = d.sync(f)
 		}
 		if cerr := f.Close(); err == nil {

@@ -134,9 +134,20 @@ type round struct {
 	img  *metadata.Image
 	next *table
 	jobs []func()
+	// deleted, aside and created are done before and after the jobs, each all at once, because the log directory lets them
+	// share their syncs.
+	deleted, aside []*Partition
+	created        []newPartitionLog
 	// started are the partitions to tell the metadata once they are in the table.
 	started []startedPartition
-	mu      sync.Mutex // guards what jobs write: offline maps, partitions, started, retry
+	mu      sync.Mutex // guards what jobs write: partitions, created, started
+}
+
+// newPartitionLog is a partition whose log is to be created.
+type newPartitionLog struct {
+	pl     *placement
+	id     int32
+	record *metadata.Partition
 }
 
 type startedPartition struct {
@@ -200,21 +211,32 @@ func (r *round) drop(id metadata.TopicID) {
 
 // remove ends a partition and deletes its log if the deletion is committed, else keeps it aside.
 func (r *round) remove(p *Partition, committed bool, reason string) {
-	m := r.m
 	p.remove(ErrDeleted)
-	r.job(func() {
-		var err error
-		if committed {
-			p.logger().Info("partition deleted", "topic_id", p.topic.id.String(), "reason", reason)
-			err = m.cfg.Dir.Delete(p.log)
-		} else {
-			p.logger().Warn("partition set aside", "topic_id", p.topic.id.String(), "reason", reason)
-			err = m.cfg.Dir.SetAside(p.log)
+	if committed {
+		p.logger().Debug("partition is deleted", "topic_id", p.topic.id.String(), "reason", reason)
+		r.deleted = append(r.deleted, p)
+		return
+	}
+	p.logger().Warn("partition set aside", "topic_id", p.topic.id.String(), "reason", reason)
+	r.aside = append(r.aside, p)
+}
+
+// removeAll deletes, or keeps aside, the logs of partitions that were removed.
+func (r *round) removeAll() {
+	logs := make([]*log.Log, len(r.deleted))
+	for i, p := range r.deleted {
+		logs[i] = p.log
+	}
+	errs := r.m.cfg.Dir.DeleteAll(logs)
+	for _, p := range r.aside {
+		errs = append(errs, r.m.cfg.Dir.SetAside(p.log))
+	}
+	for i, p := range append(r.deleted, r.aside...) {
+		if errs[i] != nil {
+			p.logger().Error("partition not removed from the log directory", "err", errs[i])
 		}
-		if err != nil {
-			p.logger().Error("partition not removed from the log directory", "err", err)
-		}
-	})
+	}
+	r.deleted, r.aside = nil, nil
 }
 
 // place makes this broker's part of a topic as the metadata has it.
@@ -297,47 +319,66 @@ func (r *round) settings(pl *placement, t *metadata.Topic) *metadata.TopicSettin
 	return &s
 }
 
-// open opens or creates the log of a partition and makes the partition of it.
+// open opens the log of a partition and makes the partition of it; a log that is not there is created later.
 func (r *round) open(pl *placement, id int32, rec *metadata.Partition) {
 	m := r.m
-	settings := pl.topicState.settings.Load()
-	key := TopicIDPartition{pl.id, id}
-	restart := Restart{Clean: m.cfg.Dir.CleanStart(), Policy: m.cfg.policy(settings, len(rec.Replicas))}
 	l, found := m.cfg.Dir.Lookup(pl.id, id)
-	if found {
-		l.Configure(logSettings(settings))
-		restart.HighWatermark = m.marks[key] // nil after the first round: a log that appears later is new
-	} else {
-		var err error
-		l, err = m.cfg.Dir.Create(pl.name, pl.id, id, 0, logSettings(settings))
-		if errors.Is(err, log.ErrExists) && m.offlineReplica(key, rec) {
-			l, err = m.cfg.Dir.Create(pl.name, pl.id, id, 0, logSettings(settings))
-		}
-		if err != nil {
-			for _, o := range m.cfg.Dir.Offline() {
-				if o.TopicID == pl.id && o.Partition == id {
-					err = o.Err // it exists, and cannot be served: say why
-				}
-			}
-			err = fmt.Errorf("open partition %s-%d: %w: %w", pl.name, id, ErrOffline, err)
-			m.logger.Error("partition is offline", "topic", pl.name, "partition", id, "err", err)
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			pl.offline[id] = err
-			m.retry[key] = struct{}{}
-			if errors.Is(err, log.ErrPoisoned) {
-				m.storageFailed(fmt.Errorf("%w: %w", ErrStorage, err))
-			}
-			return
-		}
+	if !found {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.created = append(r.created, newPartitionLog{pl, id, rec})
+		return
 	}
+	l.Configure(logSettings(pl.topicState.settings.Load()))
+	r.start(newPartitionLog{pl, id, rec}, l, m.marks[TopicIDPartition{pl.id, id}]) // nil after the first round: a log that appears later is new
+}
+
+// start makes the partition of an open log.
+func (r *round) start(n newPartitionLog, l *log.Log, highWatermark int64) {
+	m := r.m
+	restart := Restart{Clean: m.cfg.Dir.CleanStart(), Policy: m.cfg.policy(n.pl.topicState.settings.Load(), len(n.record.Replicas)), HighWatermark: highWatermark}
 	restart.StartOffset, restart.DurableEnd, restart.EndOffset, restart.LastEpoch = l.StartOffset(), l.DurableEnd(), l.EndOffset(), l.LastEpoch()
-	p := newPartition(m, pl.topicState, id, l, restart)
-	p.setAdding(rec.Adding)
+	p := newPartition(m, n.pl.topicState, n.id, l, restart)
+	p.setAdding(n.record.Adding)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	pl.partitions[id] = p
-	r.started = append(r.started, startedPartition{p, r.delta(rec)})
+	n.pl.partitions[n.id] = p
+	r.started = append(r.started, startedPartition{p, r.delta(n.record)})
+}
+
+// create makes the logs that are not there, and the partitions of them.
+func (r *round) create() {
+	m := r.m
+	wanted := make([]log.NewLog, len(r.created))
+	for i, n := range r.created {
+		wanted[i] = log.NewLog{Topic: n.pl.name, TopicID: n.pl.id, Partition: n.id, Settings: logSettings(n.pl.topicState.settings.Load())}
+	}
+	for i, c := range m.cfg.Dir.CreateAll(wanted) {
+		n := r.created[i]
+		l, err := c.Log, c.Err
+		key := TopicIDPartition{n.pl.id, n.id}
+		if errors.Is(err, log.ErrExists) && m.offlineReplica(key, n.record) {
+			w := &wanted[i]
+			l, err = m.cfg.Dir.Create(w.Topic, w.TopicID, w.Partition, w.StartOffset, w.Settings)
+		}
+		if err == nil {
+			r.start(n, l, 0)
+			continue
+		}
+		for _, o := range m.cfg.Dir.Offline() {
+			if o.TopicID == n.pl.id && o.Partition == n.id {
+				err = o.Err // it exists, and cannot be served: say why
+			}
+		}
+		err = fmt.Errorf("open partition %s-%d: %w: %w", n.pl.name, n.id, ErrOffline, err)
+		m.logger.Error("partition is offline", "topic", n.pl.name, "partition", n.id, "err", err)
+		n.pl.offline[n.id] = err
+		m.retry[key] = struct{}{}
+		if errors.Is(err, log.ErrPoisoned) {
+			m.storageFailed(fmt.Errorf("%w: %w", ErrStorage, err))
+		}
+	}
+	r.created = nil
 }
 
 // delta is the partition's record as the core takes it.
@@ -357,8 +398,19 @@ func (r *round) delta(rec *metadata.Partition) *MetadataDelta {
 
 func (r *round) job(fn func()) { r.jobs = append(r.jobs, fn) }
 
-// run does the collected jobs, Workers at a time.
+// run does the collected jobs, Workers at a time, between removals and creations: a name is free before a topic that now
+// bears it is created.
 func (r *round) run() {
+	if len(r.deleted)+len(r.aside) > 0 {
+		r.removeAll()
+	}
+	r.work()
+	if len(r.created) > 0 {
+		r.create()
+	}
+}
+
+func (r *round) work() {
 	jobs := r.jobs
 	r.jobs = nil
 	if len(jobs) == 0 {
