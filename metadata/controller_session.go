@@ -175,6 +175,9 @@ func (im *Image) movable(id BrokerID) (n int) {
 	return n
 }
 
+// Movable counts the partitions that a broker leads and another could lead at once.
+func (im *Image) Movable(id BrokerID) int { return im.movable(id) }
+
 // waitsFor says why a broker in controlled shutdown should not stop yet: it leads partitions that another live replica
 // could lead once it has caught up. "" when there is none.
 func (im *Image) waitsFor(id BrokerID) string {

@@ -55,7 +55,8 @@ func (p *Partition) hold() {
 	p.queue.Unlock()
 }
 
-// drained says whether nothing is being appended and the in-sync followers have everything.
+// drained says whether nothing is being appended, and the in-sync followers have everything, and this replica holds it
+// too: only then has every request that was appended its answer.
 func (p *Partition) drained() bool {
 	p.queue.Lock()
 	busy := p.queue.draining
@@ -65,7 +66,61 @@ func (p *Partition) drained() bool {
 	}
 	p.mu.Lock()
 	defer p.unlock()
-	return p.mu.core.Role() != RoleLeader || !p.mu.core.Behind()
+	return p.mu.core.Role() != RoleLeader || !p.mu.core.Behind() && p.mu.core.position() >= p.mu.core.EndOffset()
+}
+
+// handoverPatience is how long requests to a leader that was replaced are held until the new one is known to lead.
+const handoverPatience = 300 * time.Millisecond
+
+// handOver holds requests that come to a leader which has just become a follower, instead of refusing them at once: the
+// refusal sends the client to the new leader, which may not have heard of it yet, and whose refusal makes clients wait.
+// The first good answer to a fetch in the new epoch shows that it leads, and ends the holding, as does handoverPatience.
+// The lock of p is held.
+func (p *Partition) handOver() {
+	p.hold()
+	p.mu.handing = true
+	p.handing.Store(true)
+	time.AfterFunc(handoverPatience, p.handedOver)
+}
+
+// handedOver ends what handOver began.
+func (p *Partition) handedOver() {
+	p.mu.Lock()
+	p.handedOverLocked()
+	p.unlock()
+}
+
+func (p *Partition) handedOverLocked() {
+	if p.mu.handing {
+		p.mu.handing = false
+		p.wakeLater(func() {
+			p.release()
+			p.handing.Store(false)
+		})
+	}
+}
+
+// HandedOver waits until the new leaders of all partitions that this broker led are known to lead, or did not show it in
+// time, and all requests that were held for them are refused.
+func (m *Manager) HandedOver(ctx context.Context) error {
+	ticker := time.NewTicker(drainPoll)
+	defer ticker.Stop()
+	for {
+		waiting := 0
+		for p := range m.Partitions() {
+			if p.handing.Load() {
+				waiting++
+			}
+		}
+		if waiting == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the new leaders of %d partitions: %w", waiting, context.Cause(ctx))
+		case <-ticker.C:
+		}
+	}
 }
 
 // release appends, or refuses, what was held.

@@ -29,7 +29,11 @@ func (p *Partition) fetched(f *fetcher, ev *FetchResponse, records []byte, owner
 		bad = spanOf(records, ev)
 		ev.Failed = bad != nil
 	}
+	current := ev.LeaderEpoch == p.mu.core.LeaderEpoch()
 	p.follow(now, ev, records, owner)
+	if current && !ev.Failed {
+		p.handedOverLocked()
+	}
 	if bad != nil {
 		p.logger().Warn("answer of the leader refused", "leader", p.mu.core.Leader(), "offset", ev.Offset, "err", bad)
 	}

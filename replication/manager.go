@@ -185,6 +185,21 @@ func (m *Manager) PartitionByID(id metadata.TopicID, partition int32) (*Partitio
 	return nil, fmt.Errorf("partition %v-%d: %w", id, partition, ErrNotLeader)
 }
 
+// Opening says of a partition that is not here, or not led here: whether the metadata wants this broker to lead it and
+// that has yet to be acted upon, and which version of the image to Await. A client that is refused meanwhile waits much
+// longer than that takes.
+func (m *Manager) Opening(topic string, id metadata.TopicID, partition int32) (version uint64, opening bool) {
+	img := m.cfg.Store.Image()
+	t := img.Topic(topic)
+	if t == nil {
+		t = img.TopicByID(id)
+	}
+	if t == nil || partition < 0 || int(partition) >= len(t.Partitions) || t.Partitions[partition].Leader != m.cfg.BrokerID {
+		return 0, false
+	}
+	return img.Version(), m.Applied() < img.Version()
+}
+
 // Partitions yields the open partitions of this broker, in no order.
 func (m *Manager) Partitions() iter.Seq[*Partition] {
 	return func(yield func(*Partition) bool) {

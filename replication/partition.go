@@ -30,6 +30,8 @@ type Partition struct {
 	seenStart atomic.Int64
 	// lag is how many records a follower's log lacks of what its leader had at the last answer; 0 for others.
 	lag atomic.Int64
+	// handing says that requests are held until the new leader is known to lead, see drain.go.
+	handing atomic.Bool
 	// adding are the replicas that the committed record adds (KIP-455); nil: none.
 	adding atomic.Pointer[[]metadata.BrokerID]
 
@@ -69,6 +71,7 @@ type Partition struct {
 		sessions []*sessionPartition
 		telling  bool
 		choring  bool // in the queue of chores
+		handing  bool // as Partition.handing, which outlasts it until the requests that were held are answered
 	}
 
 	// fetch belongs to mu.fetcher.
@@ -269,8 +272,13 @@ func (p *Partition) publish() {
 		return
 	}
 	p.mu.pace.reset()
-	if old.role == RoleLeader && v.role != RoleLeader {
+	switch {
+	case old.role == RoleLeader && v.role == RoleFollower && p.m.cfg.Peers != nil:
+		p.handOver()
+	case old.role == RoleLeader && v.role != RoleLeader:
 		p.wakeLater(p.release) // what a Drain held back
+	default:
+		p.handedOverLocked()
 	}
 	for _, sp := range p.mu.sessions {
 		p.wakeLater(sp.changed())

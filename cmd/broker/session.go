@@ -155,6 +155,30 @@ func (b *Broker) ask(ctx context.Context, h metadata.Heartbeat, reply *metadata.
 	return err
 }
 
+// handoverWait bounds the wait for this broker to see that others lead.
+const handoverWait = 2 * time.Second
+
+// awaitHandover waits until this broker has acted upon what the controller says, that others lead its partitions, and has
+// sent the clients there. Until then it would take in records again that it could never acknowledge.
+func (b *Broker) awaitHandover(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, handoverWait)
+	defer cancel()
+	for {
+		im := b.store.Image()
+		if im.Movable(b.nodeID) == 0 {
+			if err := b.replicas.Await(ctx, im.Version()); err != nil {
+				return err
+			}
+			return b.replicas.HandedOver(ctx)
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 func (b *Broker) handOver(ctx context.Context) error {
 	alone := true
 	for _, other := range b.store.Image().Brokers() {
@@ -195,6 +219,9 @@ func (b *Broker) handOver(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("%w (%s)", ctx.Err(), cmpOr(waiting, "the controller did not answer"))
 		}
+	}
+	if err := b.awaitHandover(ctx); err != nil {
+		b.logger.Info("stopping before the new leaders were heard of", "error", err)
 	}
 	if b.store.IsController() {
 		if err := b.store.TransferLeadership(ctx, metadata.NoBroker); err != nil {

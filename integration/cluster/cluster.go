@@ -121,6 +121,18 @@ func (c *Cluster) add() error {
 	return nil
 }
 
+// Grow prepares one more broker, which joins the cluster when it is started. The others do not have it on their command
+// lines.
+func (c *Cluster) Grow() (*Node, error) {
+	if c.network != nil {
+		return nil, errors.New("grow a cluster: its brokers have networks of their own, made when it was opened")
+	}
+	if err := c.add(); err != nil {
+		return nil, fmt.Errorf("grow a cluster: %w", err)
+	}
+	return c.Nodes[len(c.Nodes)-1], nil
+}
+
 // Start starts all brokers and waits until each answers that all are there.
 func (c *Cluster) Start(ctx context.Context) error {
 	for _, n := range c.Nodes {
@@ -213,15 +225,18 @@ func (c *Cluster) arguments(n *Node) []string {
 		"--set", "millrace.http.listener=" + n.HTTP,
 		"--set", "advertised.listeners=PLAINTEXT://" + n.Addr,
 	}
-	if len(c.Nodes) == 1 {
+	if c.cfg.Brokers == 1 {
 		args = append(args, "--set", "listeners=PLAINTEXT://"+n.Listener)
 	} else {
 		var join []string
-		for _, o := range c.Nodes {
+		for _, o := range c.Nodes[:c.cfg.Brokers] {
 			join = append(join, o.Gossip)
 		}
 		args = append(args, "--set", "listeners=PLAINTEXT://"+n.Listener+",CONTROLLER://"+n.Peer, "--set", "millrace.gossip.listener="+n.Gossip,
-			"--join", strings.Join(join, ","), "--bootstrap-expect", strconv.Itoa(c.cfg.Brokers))
+			"--join", strings.Join(join, ","))
+		if n.Index <= c.cfg.Brokers {
+			args = append(args, "--bootstrap-expect", strconv.Itoa(c.cfg.Brokers))
+		}
 	}
 	for _, kv := range c.cfg.Set {
 		args = append(args, "--set", kv)

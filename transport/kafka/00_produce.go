@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -115,6 +116,9 @@ func (p *produceCall) append(i int, now time.Time) {
 	asked := &p.body.partitions[i]
 	topic := &p.body.topics[asked.topic]
 	part, err := p.lookup(topic, asked.partition)
+	if (err != nil || !part.IsLeader()) && p.awaitOpening(topic, asked.partition) {
+		part, err = p.lookup(topic, asked.partition)
+	}
 	if err != nil {
 		p.fail(i, err)
 		return
@@ -162,6 +166,21 @@ func (p *produceCall) lookup(topic *produceTopic, partition int32) (*replication
 		return p.h.cfg.Replicas.PartitionByID(topic.id, partition)
 	}
 	return p.h.cfg.Replicas.Partition(topic.name, partition)
+}
+
+// openingWait bounds how long a request waits for this broker to take up the lead that the metadata gives it.
+const openingWait = time.Second
+
+// awaitOpening waits, when this broker is about to lead the partition, until it does: a new topic's first record would be
+// refused otherwise, and its client come back much later. The connection's other requests wait too.
+func (p *produceCall) awaitOpening(topic *produceTopic, partition int32) bool {
+	version, opening := p.h.cfg.Replicas.Opening(topic.name, topic.id, partition)
+	if !opening {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(p.h.ctx, openingWait)
+	defer cancel()
+	return p.h.cfg.Replicas.Await(ctx, version) == nil
 }
 
 // produceRules are the topic's demands on a batch.
