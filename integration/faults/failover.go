@@ -48,12 +48,15 @@ func (g *gapMeter) reset() {
 	clear(g.longest)
 }
 
-// of returns the longest gap of some partitions.
+// of returns the longest gap of some partitions, one that still lasts included.
 func (g *gapMeter) of(keys []string) (out time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, k := range keys {
 		out = max(out, g.longest[k])
+		if last, ok := g.last[k]; ok {
+			out = max(out, time.Since(last))
+		}
 	}
 	return out
 }
@@ -97,6 +100,7 @@ func (g *gapMeter) load(ctx context.Context, r *run, pause time.Duration) (wait 
 type sample struct {
 	gap        time.Duration
 	controller bool // the victim led the metadata too
+	others     bystander
 }
 
 // measureFailover prints how long the partitions that a victim led went without an acknowledgement.
@@ -111,7 +115,11 @@ func measureFailover(ctx context.Context, o options) (code int, err error) {
 	}
 	load, stop := context.WithCancel(ctx)
 	var meter gapMeter
-	wait, err := meter.load(load, r, 5*time.Millisecond)
+	begin := meter.load
+	if o.client != "kgo" {
+		begin = meter.loadBy
+	}
+	wait, err := begin(load, r, 5*time.Millisecond)
 	if err != nil {
 		stop()
 		return 1, err
@@ -122,7 +130,8 @@ func measureFailover(ctx context.Context, o options) (code int, err error) {
 	}()
 	w := table.NewWriter()
 	w.SetStyle(table.StyleLight)
-	w.AppendHeader(table.Row{"fault", "times", "median gap", "worst gap", "the Raft leader too", "median gap", "worst gap", "errors at the client"})
+	fmt.Printf("client: %s\n", o.client)
+	w.AppendHeader(table.Row{"fault", "times", "median gap", "worst gap", "the Raft leader too", "median gap", "worst gap", "errors at the client", "others lead after", "a second producer is served after"})
 	for _, f := range []struct {
 		name   string
 		times  int
@@ -152,18 +161,23 @@ func measureFailover(ctx context.Context, o options) (code int, err error) {
 			if err := f.begin(victim); err != nil {
 				return 1, err
 			}
-			r.settled(ctx, f.length)
+			look, stop := context.WithTimeout(ctx, f.length)
+			s.others = r.watch(look, victim, keys)
+			r.settled(look, f.length)
+			stop()
 			if err := f.end(victim); err != nil {
 				return 1, err
 			}
-			r.settled(ctx, time.Second)
+			r.settled(ctx, r.aftermath())
 			s.gap = meter.of(keys)
 			samples = append(samples, s)
-			r.logf("%s: node %d, controller %t, %d partitions: %s", f.name, victim.Index, s.controller, len(keys), s.gap.Round(time.Millisecond))
+			r.logf("%s: node %d, controller %t, %d partitions: %s; others lead after %s, serve a second producer after %s", f.name, victim.Index, s.controller, len(keys), s.gap.Round(time.Millisecond),
+				s.others.elected.Round(time.Millisecond), s.others.acked.Round(time.Millisecond))
 		}
 		all, median, worst := spread(samples, false)
 		both, medianBoth, worstBoth := spread(samples, true)
-		w.AppendRow(table.Row{f.name, all, median, worst, both, medianBoth, worstBoth, len(meter.failed) - errorsBefore})
+		w.AppendRow(table.Row{f.name, all, median, worst, both, medianBoth, worstBoth, len(meter.failed) - errorsBefore,
+			middle(samples, func(s sample) time.Duration { return s.others.elected }), middle(samples, func(s sample) time.Duration { return s.others.acked })})
 	}
 	fmt.Println(w.Render())
 	fmt.Printf("%d records acknowledged\n", meter.acked)
@@ -171,6 +185,27 @@ func measureFailover(ctx context.Context, o options) (code int, err error) {
 		fmt.Printf("an error at the client: %v\n", e)
 	}
 	return 0, nil
+}
+
+// aftermath is how long a gap may last on after the end of the fault: a client of its own defaults may wait for long.
+func (r *run) aftermath() time.Duration {
+	if r.client == "kgo" {
+		return time.Second
+	}
+	return 5 * time.Second
+}
+
+// middle is the median and the worst of a figure, "never" when it was not reached.
+func middle(samples []sample, of func(sample) time.Duration) string {
+	var all []time.Duration
+	for _, s := range samples {
+		if of(s) == 0 {
+			return "not always"
+		}
+		all = append(all, of(s).Round(time.Millisecond))
+	}
+	slices.Sort(all)
+	return fmt.Sprintf("%s, worst %s", all[len(all)/2], all[len(all)-1])
 }
 
 // busiest chooses a node that leads something, the controller if asked for and possible, and what it leads.

@@ -20,12 +20,12 @@ import (
 
 // options are the flags.
 type options struct {
-	tier, only, binary, keep, mutant string
-	minutes                          float64
-	each                             time.Duration
-	seed                             uint64
-	brokers, memoryMiB, kills        int
-	verbose, failover, mutants       bool
+	tier, only, binary, keep, mutant, client string
+	minutes                                  float64
+	each                                     time.Duration
+	seed                                     uint64
+	brokers, memoryMiB, kills                int
+	verbose, failover, mutants               bool
 }
 
 func main() {
@@ -42,6 +42,7 @@ func main() {
 	flag.BoolVar(&o.mutants, "mutants", false, "see that the checker notices brokers which break a rule")
 	flag.StringVar(&o.mutant, "mutant", "", "have the brokers of a run break this rule")
 	flag.BoolVar(&o.failover, "failover", false, "measure the gaps between acknowledgements instead")
+	flag.StringVar(&o.client, "client", "kgo", "whose gaps -failover measures: kgo, librdkafka or java, the last two at their defaults")
 	flag.IntVar(&o.kills, "kills", 20, "how many kills -failover makes")
 	flag.BoolVar(&o.verbose, "v", false, "print what is done")
 	flag.Parse()
