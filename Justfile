@@ -83,6 +83,6 @@ faults minutes="30" *args="":
 mutants *args="":
     go run ./integration/faults -mutants {{args}}
 
-# how long partitions go without an acknowledgement when their leader is killed, stopped or paused
+# how long partitions go without an acknowledgement when their leader is killed, stopped or paused: just failover -client java
 failover *args="":
     go run ./integration/faults -failover {{args}}

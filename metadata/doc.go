@@ -48,6 +48,8 @@
 //     but ErrTimeout, has changed nothing and never will.
 //   - The log reaches back to the older of the two snapshots that are kept. A start that would lose entries is refused,
 //     never taken for an empty directory (M6).
+//   - What Raft reads back has a checksum: entries and terms (raft_sums.go), what it notes beside a snapshot, and the pages of
+//     raft.db are walked before bbolt maps them (raft_pages.go). All of it is read once, before Raft starts (I14, I19).
 //
 // # Several brokers
 //

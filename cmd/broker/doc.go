@@ -8,7 +8,8 @@
 //
 // The data directory:
 //
-//	<data>/meta.properties   who wrote it; written once, after the cluster id is known
+//	<data>/meta.properties   who wrote it; written once, after the cluster id is known, and again by a broker that takes its
+//	                         own place anew because its metadata is gone (renewal.go)
 //	<data>/formation.json    what this broker granted while a cluster was formed (M18); kept for who still asks
 //	<data>/broker.pid        the process that holds it, for error messages only; the lock is the log's
 //	<data>/raft/             the metadata store (metadata.log.dir puts it elsewhere)

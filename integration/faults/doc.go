@@ -5,9 +5,11 @@
 //	go run ./integration/faults -minutes 30         # the scenarios S1 to S7 in turn
 //	go run ./integration/faults -scenarios S4 -seed 7
 //	go run ./integration/faults -failover           # how long a partition goes without an acknowledgement
+//	go run ./integration/faults -failover -client java
 //
 // A run is one cluster, one workload and one scenario of faults; it ends with healing, reading everything again from
-// the start, and comparing the files of all replicas. It prints a row of the table. A run that fails prints its seed
+// the start, and comparing the files of all replicas, the metadata that each broker has applied (I14), and what the brokers
+// hold with what they held when they were new (I20). It prints a row of the table. A run that fails prints its seed
 // and keeps its history and the brokers' output; a run that passes leaves nothing.
 //
 // With root it works in a sandbox of namespaces (package cluster) and can cut power and links; without, those faults
