@@ -106,7 +106,7 @@ func (c *simClient) act(s *sim) {
 			return
 		}
 	}
-	if !s.quiet && s.rng.IntN(150) == 0 {
+	if !s.quiet && s.rng.IntN(80) == 0 {
 		c.restart(s)
 		return
 	}
@@ -187,7 +187,7 @@ func (c *simClient) join(s *sim) {
 	}
 	name := fmt.Sprintf("m%d-%d", c.n, s.ids)
 	c.request(s, "join", func(n *simNode, call *simCall) error {
-		s.oracle.heard(r.Member, s.now)
+		s.heard(n, r.Member)
 		settings := s.settings
 		err, ok := s.step(n, &Join{JoinRequest: r, Waiter: call, NewID: name, Settings: &settings})
 		if !ok {
@@ -198,7 +198,9 @@ func (c *simClient) join(s *sim) {
 }
 
 func (c *simClient) joined(s *sim, r JoinResult) {
-	s.tracef("client %d: joined: %s gen %d leader %s: %v", c.n, r.Member, r.Generation, r.Leader, r.Err)
+	if c.kind != clientLooper {
+		s.tracef("client %d: joined: %s gen %d leader %s: %v", c.n, r.Member, r.Generation, r.Leader, r.Err)
+	}
 	if errors.Is(r.Err, ErrMemberIDRequired) {
 		if c.kind != clientLooper {
 			c.id = r.Member
@@ -227,7 +229,7 @@ func (c *simClient) sync(s *sim) {
 		}
 	}
 	c.request(s, "sync", func(n *simNode, call *simCall) error {
-		s.oracle.heard(r.Member, s.now)
+		s.heard(n, r.Member)
 		call.sync = r
 		err, ok := s.step(n, &Sync{SyncRequest: r, Waiter: call})
 		if !ok {
@@ -266,7 +268,6 @@ func (c *simClient) failed(s *sim, err error) {
 		c.lost()
 		c.outside()
 	case errors.Is(err, ErrUnknownMember):
-		s.checkUnknown(c)
 		c.lost()
 		c.id = ""
 		c.outside()
@@ -295,7 +296,7 @@ func (c *simClient) work(s *sim) {
 		c.heard = s.now
 		r := &HeartbeatRequest{Group: simGroup, Member: c.id, Instance: c.instance, Generation: c.generation}
 		c.request(s, "heartbeat", func(n *simNode, call *simCall) error {
-			s.oracle.heard(r.Member, s.now)
+			s.heard(n, r.Member)
 			err, ok := s.step(n, &Heartbeat{r})
 			if !ok {
 				return ErrNotCoordinator
@@ -306,12 +307,12 @@ func (c *simClient) work(s *sim) {
 			s.answered(n, call, func(*simClient) {})
 			return nil
 		}, func(err error) { c.failed(s, err) })
-	case pick < 10 && len(c.owned) > 0:
+	case pick < 10 && len(c.owned) > 0 && (!s.quiet || pick == 9):
 		c.commit(s)
-	case pick == 10 && !s.quiet && s.rng.IntN(8) == 0:
+	case pick == 10 && !s.quiet && s.rng.IntN(4) == 0:
 		c.version++ // it subscribes to something else
 		c.outside()
-	case pick == 11 && !s.quiet && s.rng.IntN(8) == 0 && c.instance == "":
+	case pick == 11 && !s.quiet && s.rng.IntN(4) == 0 && c.instance == "":
 		c.leave(s)
 	}
 }
@@ -340,7 +341,7 @@ func (c *simClient) commit(s *sim) {
 	}
 	identity := c.identity()
 	c.request(s, "commit", func(n *simNode, call *simCall) error {
-		s.oracle.heard(commit.Member, s.now)
+		s.heard(n, commit.Member)
 		call.commit = commit
 		err, ok := s.step(n, &Commit{&CommitRequest{Group: simGroup, Member: commit.Member, Instance: commit.Instance, Generation: commit.Generation}})
 		if !ok {
@@ -351,7 +352,7 @@ func (c *simClient) commit(s *sim) {
 		}
 		life := n.incarnation
 		lost := !s.quiet && s.rng.IntN(20) == 0
-		s.send(func() {
+		s.sure(func() {
 			sent := commit
 			if s.mutant.commit != nil {
 				s.mutant.commit(s, &sent)

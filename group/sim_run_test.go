@@ -35,7 +35,7 @@ func TestSimulation(t *testing.T) {
 		moves += s.moves
 	}
 	n := int(*simSeeds)
-	if generations < 3*n || commits < 5*n || moves < n {
+	if generations < 2*n || commits < 5*n || moves < n {
 		t.Fatalf("%d seeds: %d generations, %d commits, %d moves: the simulation does not get anywhere", n, generations, commits, moves)
 	}
 	t.Logf("%d seeds, %d generations, %d commits, %d moves of the coordinator", n, generations, commits, moves)

@@ -60,7 +60,8 @@ type simCall struct {
 }
 
 type simMessage struct {
-	deliver func()
+	deliver  func()
+	reliable bool // not lost: its sender has to hear of it
 }
 
 type simOptions struct {
@@ -188,8 +189,9 @@ func (s *sim) operation() {
 		s.deliver()
 	case opDrop:
 		if len(s.net) > 0 {
-			i := s.rng.IntN(len(s.net))
-			s.net = slices.Delete(s.net, i, i+1)
+			if i := s.rng.IntN(len(s.net)); !s.net[i].reliable {
+				s.net = slices.Delete(s.net, i, i+1)
+			}
 		}
 	case opMetadata:
 		s.metadata(n, 1+s.rng.IntN(3))
@@ -229,6 +231,15 @@ func (s *sim) offline() {
 	if s.rng.IntN(2) == 0 {
 		_ = s.fsm.ExpireOffsets(n.id, n.epoch, s.wall()+8*24*3600*1000, 1000)
 		s.committed(nil)
+		im := s.fsm.Image()
+		for p := range s.oracle.acked {
+			if _, ok := im.Offset(simGroup, simTopicID, int32(p)); !ok && s.oracle.acked[p].offset > 0 {
+				if g := im.Group(simGroup); g != nil && len(g.Members) > 0 {
+					s.failf("G11: an offset of a group with members expired")
+				}
+				s.oracle.acked[p] = simAck{}
+			}
+		}
 		return
 	}
 	commit := metadata.OffsetCommit{Group: simGroup, Generation: -1, Time: s.wall(), Offsets: []metadata.OffsetEntry{{TopicID: simTopicID, Partition: 0, Offset: 1, LeaderEpoch: -1}}}
@@ -267,6 +278,9 @@ func (s *sim) committed(by *simNode) int {
 			s.tracef("coordinator %d -> %d, epoch %d", b0, b1, e1)
 		}
 		s.checkRecord(old.Group(simGroup), im.Group(simGroup), by)
+		if im.Group(simGroup) == nil && im.LastGeneration(simGroup) == 0 {
+			clear(s.oracle.generations) // the retention time of its numbers is over
+		}
 	}
 	s.images = append(s.images, im)
 	return len(s.images) - 1
@@ -296,6 +310,15 @@ func (s *sim) start(n *simNode) {
 
 func (s *sim) crash(n *simNode) {
 	if n.up {
+		for _, c := range s.clients {
+			if c.node == n && c.waiting {
+				c.waiting, c.node = false, nil // the connection breaks
+				c.seq++
+				if c.state == clientJoined {
+					c.outside()
+				}
+			}
+		}
 		n.up, n.core, n.waiters = false, nil, nil
 		s.tracef("broker %d crashed", n.id)
 	}
@@ -319,7 +342,7 @@ func (s *sim) leave(n *simNode) {
 
 // metadata lets a broker apply some of what is committed.
 func (s *sim) metadata(n *simNode, entries int) {
-	if !n.up || n.applied >= len(s.images)-1 {
+	if !n.up {
 		return
 	}
 	n.applied = min(n.applied+entries, len(s.images)-1)
@@ -333,7 +356,7 @@ func (s *sim) metadata(n *simNode, entries int) {
 		s.outcome(n, r)
 	}
 	s.step(n, nil)
-	if b := s.images[n.applied].Broker(n.id); b.Leaving && b.Epoch == n.epoch && s.rng.IntN(3) == 0 {
+	if b := s.images[n.applied].Broker(n.id); b != nil && b.Leaving && b.Epoch == n.epoch && s.rng.IntN(3) == 0 {
 		s.crash(n)
 	}
 }
@@ -344,7 +367,10 @@ func (s *sim) tick(n *simNode) {
 	}
 }
 
-func (s *sim) send(deliver func()) { s.net = append(s.net, simMessage{deliver}) }
+func (s *sim) send(deliver func()) { s.net = append(s.net, simMessage{deliver: deliver}) }
+
+// sure sends what the controller's client keeps until it has an answer or has given up.
+func (s *sim) sure(deliver func()) { s.net = append(s.net, simMessage{deliver, true}) }
 
 func (s *sim) deliver() {
 	if len(s.net) == 0 {
@@ -437,7 +463,7 @@ func (s *sim) propose(n *simNode, a Action) {
 	life := n.incarnation
 	s.tracef("broker %d proposes %s", n.id, describeChange(&ch))
 	lost := s.quiet == false && s.rng.IntN(10) == 0
-	s.send(func() {
+	s.sure(func() {
 		r := simResult{seq: a.Seq, err: metadata.ErrTimeout}
 		if !lost || s.rng.IntN(2) == 0 {
 			change := ch
