@@ -26,10 +26,11 @@ func TestAnswersAsKafka(t *testing.T) {
 	requirePeer(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	k, err := peer.StartKafka(ctx, t.TempDir(), "auto.create.topics.enable=false")
+	settings := []string{"auto.create.topics.enable=false", "group.initial.rebalance.delay.ms=0"}
+	k, err := peer.StartKafka(ctx, t.TempDir(), append(settings, "offsets.topic.num.partitions=1", "offsets.topic.replication.factor=1")...)
 	require.NoError(t, err)
 	t.Cleanup(k.Close)
-	ours := startBroker(t, "auto.create.topics.enable=false")
+	ours := startBroker(t, settings...)
 	for peer.AskMetadata(ctx, k.Addr) != nil {
 		select {
 		case <-ctx.Done():
@@ -44,6 +45,7 @@ func TestAnswersAsKafka(t *testing.T) {
 	for _, q := range questions() {
 		pair.ask(ctx, t, q)
 	}
+	groupAnswers(ctx, t, pair)
 }
 
 // A question is one request. It is asked in every version from min on.
@@ -53,6 +55,7 @@ type question struct {
 	min, max int16 // 0: all
 	once     bool  // only in the newest version, since it changes something
 	build    func(b *askedBroker, req kmsg.Request)
+	anyOrder bool // lists of the answer are in no order
 	// better tells why ours is not Kafka's answer, on purpose.
 	better string
 	// loose names fields that are not compared here, each with its reason beside it.
@@ -128,8 +131,27 @@ func (b *askedBroker) answer(ctx context.Context, q question, version int16) (st
 	if err := json.Unmarshal(encoded, &tree); err != nil {
 		return "", err
 	}
-	encoded, err = json.Marshal(ownLeftOut(tree, q.loose))
+	tree = ownLeftOut(tree, q.loose)
+	if q.anyOrder {
+		inOrder(tree)
+	}
+	encoded, err = json.Marshal(tree)
 	return string(encoded), err
+}
+
+// inOrder sorts all lists by what is in them.
+func inOrder(v any) {
+	switch v := v.(type) {
+	case []any:
+		for _, x := range v {
+			inOrder(x)
+		}
+		slices.SortFunc(v, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	case map[string]any:
+		for _, x := range v {
+			inOrder(x)
+		}
+	}
 }
 
 // ownLeftOut leaves out what belongs to a broker: words, ids and addresses.

@@ -29,7 +29,8 @@ func (h *Handlers) describeGroups(c *call, req *kmsg.DescribeGroupsRequest) kmsg
 		rg.Group = name
 		d, err := h.cfg.Groups.Describe(name)
 		switch {
-		case errors.Is(err, group.ErrGroupNotFound):
+		case errors.Is(err, group.ErrGroupNotFound), errors.Is(err, group.ErrInvalidGroup): // "" is a group that is not there, as for Kafka
+			err = group.ErrGroupNotFound
 			rg.State = string(group.StateDead)
 			if req.Version >= 6 {
 				rg.ErrorCode = c.groupCode(err)

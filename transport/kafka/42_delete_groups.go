@@ -1,7 +1,11 @@
 package kafka
 
 import (
+	"errors"
+
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/group"
 )
 
 // DeleteGroups (key 42), versions 0 to 2.
@@ -20,7 +24,11 @@ func (h *Handlers) deleteGroups(c *call, req *kmsg.DeleteGroupsRequest) {
 			resp.Groups = make([]kmsg.DeleteGroupsResponseGroup, 0, len(req.Groups))
 			for i, name := range req.Groups {
 				rg := kmsg.NewDeleteGroupsResponseGroup()
-				rg.Group, rg.ErrorCode = name, c.groupCode(errs[i])
+				err := errs[i]
+				if errors.Is(err, group.ErrInvalidGroup) { // "" is a group that is not there, as for Kafka
+					err = group.ErrGroupNotFound
+				}
+				rg.Group, rg.ErrorCode = name, c.groupCode(err)
 				resp.Groups = append(resp.Groups, rg)
 			}
 			return resp

@@ -75,11 +75,11 @@ func badGroupRequest(what string) error {
 func consumerHeartbeatAnswer(c *call, req *kmsg.ConsumerGroupHeartbeatRequest, result group.ConsumerHeartbeatResult) kmsg.Response {
 	resp := req.ResponseKind().(*kmsg.ConsumerGroupHeartbeatResponse)
 	resp.ErrorCode = c.groupCode(result.Err)
-	resp.MemberID = optional(result.Member)
 	if result.Err != nil {
-		resp.ErrorMessage = kmsg.StringPtr(result.Err.Error())
-		return resp
+		resp.ErrorMessage = errorMessage(result.Err)
+		return resp // without the member's id, as Kafka
 	}
+	resp.MemberID = optional(result.Member)
 	resp.MemberEpoch = result.Epoch
 	resp.HeartbeatIntervalMillis = int32(result.HeartbeatInterval.Milliseconds())
 	if result.HasAssignment {
