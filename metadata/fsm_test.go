@@ -29,6 +29,7 @@ type testFSM struct {
 	*fsm
 	t        testing.TB
 	next     uint64
+	batches  uint64 // of offset commits
 	failures []error
 	images   []*Image
 }
