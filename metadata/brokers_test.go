@@ -26,6 +26,8 @@ type brokers struct {
 		silent  [3]bool // it sends no heartbeats, and answers nevertheless
 		beats   [3]HeartbeatReply
 		asked   int // probes
+		// holding, if it returns true, keeps the call of a method; deliver delivers it.
+		holding func(method string, deliver func()) bool
 	}
 	wg   sync.WaitGroup
 	stop chan struct{}
@@ -148,6 +150,13 @@ func (f forwarderOf) Forward(ctx context.Context, controller BrokerID, address, 
 	}
 	if !f.bs.reach(f.from, to) {
 		return nil, fmt.Errorf("%w: connection refused", ErrNotSent)
+	}
+	f.bs.mu.Lock()
+	holding := f.bs.mu.holding
+	f.bs.mu.Unlock()
+	if holding != nil && holding(method, func() { f.bs.stores[to].ServeForward(context.Background(), method, body) }) {
+		<-ctx.Done()
+		return nil, ctx.Err()
 	}
 	return f.bs.stores[to].ServeForward(ctx, method, body)
 }

@@ -1,6 +1,6 @@
 // Package metadata owns everything small that all brokers must agree on: brokers, topics and partitions with their
-// leaders, ISRs and epochs, configs, the next producer id, tombstones of deleted topic ids, the cluster's id and feature
-// level. It keeps them in one Raft group (D1) and hands them out as immutable Images.
+// leaders, ISRs and epochs, configs, the next producer id, tombstones of deleted topic ids, groups with their members and
+// committed offsets, the cluster's id and feature level. It keeps them in one Raft group (D1) and hands them out as immutable Images.
 //
 // # How it fits
 //
@@ -19,6 +19,18 @@
 // Above it, replication watches the Image and opens, closes and leads partitions; transport/kafka answers Metadata
 // requests from it and calls the controller operations; cmd/broker opens the Store, registers the broker and names the
 // failure that must end the process. It imports nothing of ours but the generated messages in metadatapb.
+//
+// Groups take another way in: their coordinators decide, and the controller only proposes (groups.go, outbox.go):
+//
+//	Store.ChangeGroup, CommitOffsets, …   at the group's coordinator, answered by callback          groups.go
+//	        │ encoded commands and commits
+//	     outbox            lanes with one call in flight; a call carries all that waits (D4)         outbox.go
+//	        │ one call
+//	   the controller      makes sure that the commands can be read, and proposes them               controller_groups.go
+//	        │
+//	proposer, Raft, fsm    Apply asks: does this registration coordinate the group, is the revision   command_change_group.go,
+//	        │              right, may this member commit                                              command_commit_offsets.go
+//	    landings           the coordinator has applied it too, and answers                           landing.go
 //
 // The table of configuration keys (config*.go) lives here too, because Apply, handlers and the command line must agree
 // on names and values.
@@ -46,6 +58,11 @@
 //   - Each registration of a broker raises the leader epoch of every partition it leads (R14).
 //   - An operation that succeeded can be seen in the local Image when it returns (M12). One that did not, with any error
 //     but ErrTimeout, has changed nothing and never will.
+//   - A group changes only in the name of the broker that coordinates it in the very state that the change is applied to, and
+//     on the revision that it was decided on (G5). An offset changes only by a commit that the group's members of that moment
+//     allow (G1), each for itself (G2), and in the order in which the coordinator was asked (I18).
+//   - A group's generation, a revision and a coordinator epoch are never used again (I15); the generation of a deleted group
+//     is remembered for the retention time of offsets.
 //   - The log reaches back to the older of the two snapshots that are kept. A start that would lose entries is refused,
 //     never taken for an empty directory (M6).
 //   - What Raft reads back has a checksum: entries and terms (raft_sums.go), what it notes beside a snapshot, and the pages of
@@ -70,6 +87,20 @@
 // A broker in maintenance (Draining) keeps its replicas and leads nothing that another could. A Removing one gets no new
 // replicas. Replica (replica.go) is the same FSM without Raft, for simulations.
 //
+// # Groups
+//
+// Image.Coordinator says who coordinates a group: a function of the brokers that serve, and of nothing else. When one is
+// fenced as dead, or comes back without having said good-bye, Apply marks the groups with members that it coordinated; who
+// comes next starts a new generation, or not (D6). A broker that leaves or is in maintenance has handed its groups over
+// before it stops, unmarked.
+//
+// Offsets are in trees of their own, one for each group, and are no part of Group: they change a thousand times more often.
+// A batch of commits names the coordinator epoch and a number in its lane: one that was held up on its way, until another
+// broker has coordinated, or a later batch was applied, has no effect. Offsets of a deleted topic are invisible at once
+// (M21); they go, as those do that are too old (G11), by a command that the coordinator proposes at its interval (expiry.go).
+// Offsets that belong to a transaction which is not decided yet will stand beside them, by producer id, and be moved over by
+// the command that decides it; nothing that reads offsets now would see them.
+//
 // # Memory and cost
 //
 // Topics are in a persistent B+tree (tree.go), so that a change copies one path of nodes and the partitions of the topic
@@ -77,11 +108,14 @@
 // 100 000 partitions an Image takes some 250 bytes per partition, and a change of one partition some 6 KiB, in a topic of 1000
 // 12 KiB: a topic's partitions are pointers, of which the list is copied. Fencing a broker with a replica of each of 100 000
 // partitions, of which it leads a third, takes Apply some 50 ms; 10 000 ISR changes of a leader take 25 ms and 90 KB of entries.
+// A million committed offsets take 110 MB, their snapshot 14 MB, which is written in 0.3 s beside Apply and read in 0.5 to 1 s;
+// a commit takes Apply 15 µs when no two in a batch are of one group. Fencing the coordinator of 3400 among 10 000 groups
+// takes 5 ms.
 //
 // # Goroutines
 //
-// Started by Open and waited for by Close, beside Raft's own: gather and settle of the proposer, followLeadership, tellSuspicions,
-// control, keepQuorum, and with Config.Balance balance. Raft calls the FSM from one goroutine, and writes a snapshot from another one, of a state that
+// Started by Open and waited for by Close, beside Raft's own: gather and settle of the proposer, four lanes of the
+// outbox, land, expire, followLeadership, tellSuspicions, control, keepQuorum, and with Config.Balance balance. Raft calls the FSM from one goroutine, and writes a snapshot from another one, of a state that
 // nobody changes any more. Lock order: Store.publishing before watchers.mu; the other locks are leaves.
 //
 // # Files

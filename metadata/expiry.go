@@ -15,6 +15,8 @@ const (
 	// somebody may be about to set it right again (L15, G11).
 	clockJump   = 10 * time.Minute
 	expiryPause = time.Hour
+	// expiryPoll is how often the clock is looked at, and whether the interval is over.
+	expiryPoll = 10 * time.Second
 )
 
 // expirySettings are the settings of Kafka's names.
@@ -37,16 +39,26 @@ func newExpirySettings(effective map[string]string) expirySettings {
 // expire drops, at every interval, what is too old of the groups that this broker coordinates, until the Store is closed.
 // Nothing is expired at the start: what is loaded may be old for no other reason than that nobody was there (G11).
 func (s *Store) expire() {
-	clock := newExpiryClock(time.Now())
+	start := time.Now()
+	clock := expiryClock{wall: start}
+	last := start
 	for {
-		wait := time.NewTimer(newExpirySettings(s.effectiveConfig(s.Image())).interval)
+		// The interval may be changed meanwhile.
+		interval := newExpirySettings(s.effectiveConfig(s.Image())).interval
+		wait := time.NewTimer(min(interval, expiryPoll))
 		select {
 		case <-wait.C:
 		case <-s.stop:
 			wait.Stop()
 			return
 		}
-		if now := time.Now(); clock.trusted(now) {
+		now := time.Now()
+		trusted := clock.trusted(now, now.Sub(start))
+		if now.Sub(last) < interval {
+			continue
+		}
+		last = now
+		if trusted {
 			s.expireOnce(now)
 		} else {
 			s.logger.Warn("wall clock jumped; no committed offsets expire for a while", "now", now.UTC(), "for", expiryPause)
@@ -138,18 +150,17 @@ func (im *Image) expirations(broker BrokerID, now, retention int64) (out []*expi
 
 // expiryClock compares the wall clock with the time that passed.
 type expiryClock struct {
-	wall, mono time.Time // the same moment; wall without its monotonic part
-	until      time.Time // monotonic: not trusted before
+	wall    time.Time     // when it was last asked
+	elapsed time.Duration // of the monotonic clock, at the same moment
+	until   time.Duration // monotonic: not trusted before
 }
 
-func newExpiryClock(now time.Time) *expiryClock { return &expiryClock{wall: now.Round(0), mono: now} }
-
-// trusted reports whether the wall clock has gone as it should since it was last asked, and for expiryPause before.
-func (c *expiryClock) trusted(now time.Time) bool {
-	moved := now.Round(0).Sub(c.wall) - now.Sub(c.mono)
-	c.wall, c.mono = now.Round(0), now
+// trusted reports whether the wall clock has gone as it should since it was last asked, and for expiryPause before that.
+func (c *expiryClock) trusted(wall time.Time, elapsed time.Duration) bool {
+	moved := wall.Round(0).Sub(c.wall.Round(0)) - (elapsed - c.elapsed) // Round(0) drops the monotonic part
+	c.wall, c.elapsed = wall, elapsed
 	if moved > clockJump || moved < -clockJump {
-		c.until = now.Add(expiryPause)
+		c.until = elapsed + expiryPause
 	}
-	return c.until.IsZero() || !now.Before(c.until)
+	return elapsed >= c.until
 }

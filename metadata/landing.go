@@ -3,6 +3,7 @@ package metadata
 import (
 	"container/heap"
 	"sync"
+	"time"
 )
 
 // landings are callbacks that wait until this broker has applied what it knows to be committed (M12).
@@ -14,12 +15,16 @@ type landings struct {
 }
 
 type landing struct {
-	version uint64
-	done    func(landed bool)
+	version  uint64
+	deadline time.Time
+	done     func(landed bool)
 }
 
-// whenApplied calls done(true) once the Image has reached a version, at once if it has; done(false) when that can't happen
-// any more, for the Store closes or has failed.
+// landingPoll is how often landings are looked at that have waited too long.
+const landingPoll = time.Second
+
+// whenApplied calls done(true) once the Image has reached a version, at once if it has; done(false) when it has not within
+// outboxTimeout, for this broker is cut off from the quorum, or can't any more, for the Store closes or has failed.
 func (s *Store) whenApplied(version uint64, done func(landed bool)) {
 	if s.Image().Version() >= version {
 		done(true)
@@ -28,7 +33,7 @@ func (s *Store) whenApplied(version uint64, done func(landed bool)) {
 	s.landings.mu.Lock()
 	over := s.landings.over
 	if !over {
-		heap.Push(&s.landings.heap, landing{version, done})
+		heap.Push(&s.landings.heap, landing{version, time.Now().Add(outboxTimeout), done})
 	}
 	s.landings.mu.Unlock()
 	if over {
@@ -45,10 +50,16 @@ func (s *Store) whenApplied(version uint64, done func(landed bool)) {
 func (s *Store) land() {
 	w := s.Watch()
 	defer w.Close()
+	poll := time.NewTicker(landingPoll)
+	defer poll.Stop()
 	for {
 		select {
 		case <-w.C():
 		case <-s.landings.wake:
+		case now := <-poll.C:
+			for _, l := range s.landings.overdue(now) {
+				l.done(false)
+			}
 		case <-s.failed.c:
 			s.landings.end()
 			return
@@ -69,6 +80,24 @@ func (ls *landings) through(version uint64) (out []landing) {
 	for len(ls.heap) > 0 && ls.heap[0].version <= version {
 		out = append(out, heap.Pop(&ls.heap).(landing))
 	}
+	return out
+}
+
+// overdue takes out those that have waited too long.
+func (ls *landings) overdue(now time.Time) (out []landing) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	kept := ls.heap[:0]
+	for _, l := range ls.heap {
+		if l.deadline.After(now) {
+			kept = append(kept, l)
+		} else {
+			out = append(out, l)
+		}
+	}
+	clear(ls.heap[len(kept):])
+	ls.heap = kept
+	heap.Init(&ls.heap)
 	return out
 }
 

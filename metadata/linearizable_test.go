@@ -176,12 +176,12 @@ func TestTopicsAreLinearizable(t *testing.T) {
 
 // bubbleCluster is three brokers on an in-memory network, inside a synctest bubble.
 type bubbleCluster struct {
-	t      *testing.T
+	t      testing.TB
 	stores []*Store
 	trans  []*raft.InmemTransport
 }
 
-func newBubbleCluster(t *testing.T, tune ...func(i int, cfg *Config)) *bubbleCluster {
+func newBubbleCluster(t testing.TB, tune ...func(i int, cfg *Config)) *bubbleCluster {
 	c := &bubbleCluster{t: t}
 	for i := range 3 {
 		cfg := testConfig(t, t.TempDir())

@@ -69,7 +69,8 @@ func (im *Image) Offsets(group string) iter.Seq2[TopicIDPartition, CommittedOffs
 func (im *Image) OffsetCount() int { return im.st.offsetCount }
 
 // Offset is Image.Offset of the present Image: at a group's coordinator every offset whose commit was acknowledged, here or
-// by an earlier coordinator (G4).
+// by an earlier coordinator (G4). A broker that has not heard yet that it is the coordinator no more may lack what its
+// successor acknowledged since; a commit of no offsets that it gets through first rules that out.
 func (s *Store) Offset(group string, id TopicID, partition int32) (CommittedOffset, bool) {
 	return s.Image().Offset(group, id, partition)
 }

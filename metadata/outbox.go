@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -147,6 +148,8 @@ func (o *outbox) run(l *outboxLane, send func(*outboxLane) bool) {
 			if o.s.over() {
 				return
 			}
+			// Who was just answered may have the next change ready: let it come before the next call takes what waits.
+			runtime.Gosched()
 		}
 	}
 }
@@ -214,8 +217,16 @@ func (o *outbox) sendChanges(l *outboxLane) bool {
 	return true
 }
 
-// unseen is the answer to a change that is committed when the Store closes before it is applied here.
-func unseen() error { return fmt.Errorf("%w: %w", ErrTimeout, ErrClosed) }
+// unseen is the answer to a change that is committed, and that this broker has not applied: it closes, or is cut off from
+// the quorum, and could not show it to who reads it here.
+func unseen() error {
+	return &Error{
+		Kind: ErrTimeout,
+		What: "the change was made, and can't be seen on this broker yet",
+		Why:  "it is behind the other brokers, cut off from them, or about to stop",
+		Fix:  "ask for the coordinator and look there",
+	}
+}
 
 // sendCommits sends the offset commits that wait, as one batch.
 func (o *outbox) sendCommits(l *outboxLane) bool {

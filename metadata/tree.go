@@ -125,6 +125,7 @@ func (t tree[K, V]) set(e *edit, k K, v V) tree[K, V] {
 // insert puts k into the subtree n and returns its new root, the right half if it had to be split, and whether k is new.
 func (t tree[K, V]) insert(e *edit, n *treeNode[K, V], k K, v V) (node, right *treeNode[K, V], added bool) {
 	n = n.private(e)
+	at := 0 // where the new entry is, if there is one
 	if n.kids == nil {
 		i, found := n.search(t.cmp, k)
 		if found {
@@ -133,7 +134,7 @@ func (t tree[K, V]) insert(e *edit, n *treeNode[K, V], k K, v V) (node, right *t
 		}
 		n.keys = insertAt(n.keys, i, k)
 		n.vals = insertAt(n.vals, i, v)
-		added = true
+		at, added = i, true
 	} else {
 		i := n.child(t.cmp, k)
 		var split *treeNode[K, V]
@@ -141,12 +142,18 @@ func (t tree[K, V]) insert(e *edit, n *treeNode[K, V], k K, v V) (node, right *t
 		if split != nil {
 			n.keys = insertAt(n.keys, i+1, split.keys[0])
 			n.kids = insertAt(n.kids, i+1, split)
+			at = i + 1
 		}
 	}
 	if len(n.keys) <= treeWidth {
 		return n, nil, added
 	}
-	return n, n.splitAt(e, len(n.keys)/2), added
+	middle := len(n.keys) / 2
+	if at == len(n.keys)-1 {
+		// Keys come in ascending order, as from a snapshot: the left half will get no more, so it is left nearly full.
+		middle = len(n.keys) - treeSlack
+	}
+	return n, n.splitAt(e, middle), added
 }
 
 // splitAt cuts the entries from i on into a new node. n must be private.
