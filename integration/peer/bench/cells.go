@@ -298,7 +298,7 @@ func (b *bench) measureAt(ctx context.Context, c cell, v variant) error {
 		}
 	}
 	if c.kind == "produce" {
-		if err := touchPages(b.dir, b.brokers*touchedBytes); err != nil {
+		if err := touchPages(b.dir, int(b.seconds*touchedBytesPerSecond)); err != nil {
 			return err
 		}
 	}
@@ -345,8 +345,10 @@ func touchPages(dir string, bytes int) error {
 	return nil
 }
 
-// touchedBytes is how much of it there is for each broker.
-const touchedBytes = 256 << 20
+// touchedBytesPerSecond is more than all brokers of a system together write in a
+// second of measuring: of two systems the faster one would pay for what lies
+// beyond.
+const touchedBytesPerSecond = 1280 << 20
 
 // settle waits a while for the disk to have written what the last measurement
 // left: it would be charged to the next.
