@@ -75,6 +75,10 @@ hostile scenario="":
 peer-bench *args:
     go run ./integration/peer/bench {{args}}
 
+# what three brokers and a client on this machine acknowledge: RF 3, acks=all, fsync before ack; at least 100,000 records/s
+gate *args:
+    go run ./integration/gate {{args}}
+
 # real three-broker clusters, broken in every way of the fault matrix, judged by the checker: just faults 30
 faults minutes="30" *args="":
     go run ./integration/faults -minutes {{minutes}} {{args}}
