@@ -204,6 +204,9 @@ func middle(samples []sample, of func(sample) time.Duration) string {
 		}
 		all = append(all, of(s).Round(time.Millisecond))
 	}
+	if len(all) == 0 {
+		return ""
+	}
 	slices.Sort(all)
 	return fmt.Sprintf("%s, worst %s", all[len(all)/2], all[len(all)-1])
 }
