@@ -158,10 +158,10 @@ func (b *bench) warm(ctx context.Context) error {
 				return err
 			}
 			records := strconv.Itoa(consumeBytes / size)
-			if _, _, err := s.drive(ctx, b.binary, "produce", "-t", consumeTopic(size), "--raw", "--record-size", strconv.Itoa(size), "--batch-size", "65536", "-n", records); err != nil {
+			if _, err := s.drive(ctx, b.binary, "produce", "-t", consumeTopic(size), "--raw", "--record-size", strconv.Itoa(size), "--batch-size", "65536", "-n", records); err != nil {
 				return err
 			}
-			if _, _, err := s.drive(ctx, b.binary, "consume", "-t", consumeTopic(size), "--raw"); err != nil {
+			if _, err := s.drive(ctx, b.binary, "consume", "-t", consumeTopic(size), "--raw"); err != nil {
 				return err
 			}
 		}
@@ -174,14 +174,14 @@ func (b *bench) warm(ctx context.Context) error {
 			if err := s.create(ctx, topic, 12, nil); err != nil {
 				return err
 			}
-			if _, _, err := s.drive(ctx, b.binary, append([]string{"produce", "-t", topic, "--duration", seconds.String()}, args...)...); err != nil {
+			if _, err := s.drive(ctx, b.binary, append([]string{"produce", "-t", topic, "--duration", seconds.String()}, args...)...); err != nil {
 				return err
 			}
 			if err := s.remove(ctx, topic); err != nil {
 				return err
 			}
 		}
-		if _, _, err := s.drive(ctx, b.binary, "consume", "-t", consumeTopic(100)); err != nil {
+		if _, err := s.drive(ctx, b.binary, "consume", "-t", consumeTopic(100)); err != nil {
 			return err
 		}
 	}
@@ -302,20 +302,21 @@ func (b *bench) measureAt(ctx context.Context, c cell, v variant) error {
 			return err
 		}
 	}
-	out, cpu, err := s.drive(ctx, b.binary, append(append([]string{}, c.args...), "-t", topic)...)
+	out, err := s.drive(ctx, b.binary, append(append([]string{}, c.args...), "-t", topic)...)
 	if err != nil {
 		return err
 	}
+	b.results.add(c.name, v, othersMetric, out.others)
 	if c.kind == "e2e" {
 		b.results.add(c.name, v, "p50 ms", out.Latency.P50)
 		b.results.add(c.name, v, "p99 ms", out.Latency.P99)
 		b.results.add(c.name, v, "p99.9 ms", out.Latency.P999)
-		say("%-48s %-28s p50 %.2f p99 %.2f p99.9 %.2f ms", c.name, variants[v].name, out.Latency.P50, out.Latency.P99, out.Latency.P999)
+		say("%-48s %-28s p50 %.2f p99 %.2f p99.9 %.2f ms, others %.0f%%", c.name, variants[v].name, out.Latency.P50, out.Latency.P99, out.Latency.P999, out.others)
 	} else {
-		perRecord := float64(cpu.Nanoseconds()) / 1e3 / out.Records
+		perRecord := float64(out.cpu.Nanoseconds()) / 1e3 / out.Records
 		b.results.add(c.name, v, "k records/s", out.PerSecond/1e3)
 		b.results.add(c.name, v, "CPU µs/record", perRecord)
-		say("%-48s %-28s %8.0f k/s  %.3f µs", c.name, variants[v].name, out.PerSecond/1e3, perRecord)
+		say("%-48s %-28s %8.0f k/s  %.3f µs, others %.0f%%", c.name, variants[v].name, out.PerSecond/1e3, perRecord, out.others)
 	}
 	if c.topic == "" {
 		if err := s.remove(ctx, topic); err != nil {

@@ -9,13 +9,8 @@ import (
 	"strconv"
 )
 
-// kept is what a file of values holds: the rounds of each set, by its number of brokers.
-type kept map[string]*keptSet
-
-type keptSet struct {
-	Rounds int         `json:"rounds"`
-	Values []keptValue `json:"values"` // in the order of the rows
-}
+// kept is what a file of values holds: those of each set, by its number of brokers, in the order of the rows.
+type kept map[string][]keptValue
 
 // keptValue is one measured value, one of each round.
 type keptValue struct {
@@ -50,12 +45,7 @@ func (r *results) load() error {
 	if err != nil {
 		return err
 	}
-	set := k[strconv.Itoa(r.brokers)]
-	if set == nil {
-		return nil
-	}
-	r.rounds = set.Rounds
-	for _, value := range set.Values {
+	for _, value := range k[strconv.Itoa(r.brokers)] {
 		v, err := variantNamed(value.Variant)
 		if err != nil {
 			return err
@@ -76,9 +66,9 @@ func (r *results) save() error {
 	if err != nil {
 		return err
 	}
-	set := &keptSet{Rounds: r.rounds}
+	var set []keptValue
 	for _, of := range r.order {
-		set.Values = append(set.Values, keptValue{of.row, variants[of.variant].name, of.metric, r.values[of]})
+		set = append(set, keptValue{of.row, variants[of.variant].name, of.metric, r.values[of]})
 	}
 	k[strconv.Itoa(r.brokers)] = set
 	b, err := json.MarshalIndent(k, "", "\t")

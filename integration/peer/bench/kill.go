@@ -105,6 +105,13 @@ func (s *system) load(ctx context.Context, topic string, partitions int32, a *ac
 // kills kills a broker that leads partitions but not the metadata, then one that leads both, and measures how long the
 // partitions that it led went without an acknowledgement: the longest of them.
 func (b *bench) kills(ctx context.Context, s *system, v variant) error {
+	rows := []string{rowKill, rowKillBoth}
+	if b.only != nil {
+		rows = slices.DeleteFunc(rows, func(row string) bool { return !b.only.MatchString(row) })
+	}
+	if len(rows) == 0 {
+		return nil
+	}
 	const topic = "kill"
 	if err := s.create(ctx, topic, fewPartitions, nil); err != nil {
 		return err
@@ -120,7 +127,7 @@ func (b *bench) kills(ctx context.Context, s *system, v variant) error {
 		stop()
 		wait()
 	}()
-	for i, row := range []string{rowKill, rowKillBoth} {
+	for i, row := range rows {
 		if i > 0 {
 			if err := s.heal(ctx, topic); err != nil {
 				return fmt.Errorf("%s: %w", row, err)

@@ -118,12 +118,12 @@ func runSet(ctx context.Context, o options, brokers int) error {
 		}
 		round = b.roundOfOne
 	}
+	earlier := r.rounds()
 	for i := range o.rounds {
 		roundBegan := time.Now()
-		if err := round(ctx, r.rounds); err != nil {
-			return fmt.Errorf("round %d, %w", r.rounds+1, err)
+		if err := round(ctx, earlier+i); err != nil {
+			return fmt.Errorf("round %d, %w", earlier+i+1, err)
 		}
-		r.rounds++
 		say("round %d of %d done after %s", i+1, o.rounds, time.Since(began).Round(time.Second))
 		if brokers > 1 { // a round there is complete in itself
 			if err := r.save(); err != nil {

@@ -27,7 +27,6 @@ type results struct {
 	options
 	brokers int // of each system: 1 or 3
 	began   time.Time
-	rounds  int      // that were measured
 	rows    []string // in the order they came
 	order   []key    // of values, too
 	values  map[key][]float64
@@ -116,6 +115,33 @@ func (r *results) ratioText(ours, against key) string {
 	return fmt.Sprintf("%sx [%s, %s]", number(mid), number(low), number(high))
 }
 
+// rounds is how many there are of the row that has most. A start is measured whenever a system is started.
+func (r *results) rounds() (n int) {
+	for of, values := range r.values {
+		if !strings.HasPrefix(of.row, "start") && !strings.HasPrefix(of.row, "memory") {
+			n = max(n, len(values))
+		}
+	}
+	return n
+}
+
+// othersMetric is what others used of the cores during a measurement, in percent.
+const othersMetric = "others %"
+
+// others is the median and the greatest of what others used of the cores.
+func (r *results) others() (mid, high float64) {
+	var all []float64
+	for of, values := range r.values {
+		if of.metric == othersMetric {
+			all = append(all, values...)
+		}
+	}
+	if len(all) == 0 {
+		return 0, 0
+	}
+	return median(all), slices.Max(all)
+}
+
 // markdown prints everything that was measured.
 func (r *results) markdown() string {
 	var b bytes.Buffer
@@ -124,8 +150,9 @@ func (r *results) markdown() string {
 	} else {
 		fmt.Fprintf(&b, "## Three brokers: RF 3, acks=all, min.insync.replicas 2\n\n")
 	}
-	fmt.Fprintf(&b, "Written by `just peer-bench --brokers %d` on %s: %d rounds of %gs each, interleaved, %s. Machine class: %d cores, %.0f GiB, Linux %s, shared with other work\n(load %s at the end), clients on the same cores. Values are medians with half the range of the rounds; ratios are medians of the rounds' ratios,\nwith the least and the greatest. Absolute values do not carry over to other machines, ratios mostly do.\n\n",
-		r.brokers, r.began.Format("2006-01-02"), r.rounds, r.seconds, map[bool]string{true: "quick rows", false: "all rows"}[r.quick], runtime.NumCPU(), memoryGiB(), kernel(), load())
+	mid, high := r.others()
+	fmt.Fprintf(&b, "Written by `just peer-bench --brokers %d` on %s: %d rounds of %gs each, interleaved, %s. Machine class: %d cores, %.0f GiB, Linux %s, shared with other work\nthat took %.0f %% of the cores during a measurement (median; %.0f %% at most; kernel threads are in it), clients on the same cores. Values are medians with half the range of the rounds; ratios are medians of the rounds' ratios,\nwith the least and the greatest. Absolute values do not carry over to other machines, ratios mostly do.\n\n",
+		r.brokers, r.began.Format("2006-01-02"), r.rounds(), r.seconds, map[bool]string{true: "quick rows", false: "all rows"}[r.quick], runtime.NumCPU(), memoryGiB(), kernel(), mid, high)
 	if r.brokers == 1 {
 		fmt.Fprintf(&b, "`client` is franz-go, `raw` replays encoded requests over two connections (8 in flight); 1M and 16K are the batch size. Kafka runs with the JVM flags and heap that it ships with.\n\n")
 	} else {
@@ -242,15 +269,6 @@ func kernel() string {
 	}
 	release, _, _ := strings.Cut(strings.TrimSpace(string(b)), "-")
 	return release
-}
-
-func load() string {
-	b, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	first, _, _ := strings.Cut(string(b), " ")
-	return first
 }
 
 func memoryGiB() float64 {

@@ -29,7 +29,7 @@ func TestRatioPairsRounds(t *testing.T) {
 
 // The table of goals names the worst row, and says so when a row misses.
 func TestGoalsNameTheWorstRow(t *testing.T) {
-	r := &results{brokers: 1, values: map[key][]float64{}, rounds: 1}
+	r := &results{brokers: 1, values: map[key][]float64{}}
 	rows := []struct {
 		name         string
 		ours, theirs float64
@@ -93,7 +93,7 @@ func TestGoalsHaveRows(t *testing.T) {
 
 // A row of many partitions is compared with our own row of few, and a goal of theirs is missed below 70 %.
 func TestGoalComparesWithAnotherRow(t *testing.T) {
-	r := &results{brokers: 3, values: map[key][]float64{}, rounds: 1}
+	r := &results{brokers: 3, values: map[key][]float64{}}
 	r.add(produceRow(100, fewPartitions, "raw-16K"), synced, "k records/s", 200)
 	r.add(produceRow(100, manyPartitions, "raw-16K"), synced, "k records/s", 130)
 	r.add(produceRow(100, fewPartitions, "client-1M"), synced, "k records/s", 200)
@@ -111,14 +111,13 @@ func TestKeptRoundsCount(t *testing.T) {
 		require.NoError(t, r.load())
 		r.add("row", unsynced, "m", ours)
 		r.add("row", kafka, "m", theirs)
-		r.rounds++
 		require.NoError(t, r.save())
 		return r
 	}
 	round(3, 10, 5)
 	round(1, 7, 7)
 	r := round(3, 9, 3)
-	require.Equal(t, 2, r.rounds)
+	require.Equal(t, 2, r.rounds())
 	mid, low, high, _ := r.ratio("row", "m", unsynced, kafka)
 	require.Equal(t, []float64{2.5, 2, 3}, []float64{mid, low, high})
 	again := &results{options: o, brokers: 3, values: map[key][]float64{}}

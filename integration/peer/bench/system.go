@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -245,7 +246,7 @@ func memoryOf(pid int, field string) (float64, error) {
 	return 0, fmt.Errorf("no %s in the status of process %d", field, pid)
 }
 
-// outcome is what a bench command prints, as far as it is used here.
+// outcome is what a bench command prints, as far as it is used here, and what was seen meanwhile.
 type outcome struct {
 	Records   float64 `json:"records"`
 	PerSecond float64 `json:"records_per_second"`
@@ -254,11 +255,13 @@ type outcome struct {
 		P99  float64 `json:"p99_ms"`
 		P999 float64 `json:"p99_9_ms"`
 	} `json:"latency"`
+
+	cpu    time.Duration // of all brokers
+	others float64       // share of the cores, in percent, that neither brokers nor client used: other work on the machine, kernel threads
 }
 
-// drive runs `millrace bench ARGS` against the broker and returns what it
-// measured and the CPU time that the broker used meanwhile.
-func (s *system) drive(ctx context.Context, binary string, args ...string) (outcome, time.Duration, error) {
+// drive runs `millrace bench ARGS` against the brokers and returns what it measured.
+func (s *system) drive(ctx context.Context, binary string, args ...string) (o outcome, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, append([]string{"bench"}, append(args, "-b", strings.Join(s.seeds(), ","), "--format", "json", "--quiet")...)...)
@@ -266,21 +269,44 @@ func (s *system) drive(ctx context.Context, binary string, args ...string) (outc
 	cmd.Stdout, cmd.Stderr = &out, &talk
 	before, err := s.cpu()
 	if err != nil {
-		return outcome{}, 0, err
+		return o, err
 	}
+	began, busy := time.Now(), machineCPU()
 	if err := cmd.Run(); err != nil {
-		return outcome{}, 0, fmt.Errorf("millrace bench %s at %s: %w\n%s", strings.Join(args, " "), s.name, err, talk.String())
+		return o, fmt.Errorf("millrace bench %s at %s: %w\n%s", strings.Join(args, " "), s.name, err, talk.String())
 	}
+	took := time.Since(began)
 	after, err := s.cpu()
 	if err != nil {
-		return outcome{}, 0, err
+		return o, err
 	}
-	var o outcome
 	if err := json.Unmarshal(out.Bytes(), &o); err != nil {
-		return o, 0, fmt.Errorf("read what millrace bench printed: %w", err)
+		return o, fmt.Errorf("read what millrace bench printed: %w", err)
 	}
 	if o.Records == 0 {
-		return o, 0, errors.New("nothing was measured")
+		return o, errors.New("nothing was measured")
 	}
-	return o, after - before, nil
+	o.cpu = after - before
+	rest := machineCPU() - busy - o.cpu - cmd.ProcessState.UserTime() - cmd.ProcessState.SystemTime()
+	o.others = max(0, 100*rest.Seconds()/took.Seconds()/float64(runtime.NumCPU()))
+	return o, nil
+}
+
+// machineCPU is the time that all cores together were busy so far, to 10 ms, what the host took from them included; 0
+// when the kernel does not say.
+func machineCPU() (busy time.Duration) {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	const tick = 10 * time.Millisecond
+	for i, f := range strings.Fields(line) {
+		switch i { // cpu user nice system idle iowait irq softirq steal
+		case 1, 2, 3, 6, 7, 8:
+			n, _ := strconv.ParseInt(f, 10, 64)
+			busy += time.Duration(n) * tick
+		}
+	}
+	return busy
 }
