@@ -43,6 +43,7 @@ type cell struct {
 	partitions int
 	args       []string // of millrace bench
 	topic      string   // one that exists already; "" makes a new one
+	reuse      bool     // make one for all such rows of a variant: many partitions take long to come and go
 	variants   []variant
 }
 
@@ -290,9 +291,15 @@ func (b *bench) measure(ctx context.Context, c cell, round int) error {
 func (b *bench) measureAt(ctx context.Context, c cell, v variant) error {
 	s := b.systems[variants[v].system]
 	topic := c.topic
+	if c.reuse {
+		topic = fmt.Sprintf("many-%d", v)
+	}
 	if topic == "" {
 		b.serial++
 		topic = fmt.Sprintf("bench-%d", b.serial)
+	}
+	if c.topic == "" && !s.made[topic] {
+		s.made[topic] = c.reuse
 		if err := s.create(ctx, topic, c.partitions, variants[v].configs); err != nil {
 			return err
 		}
@@ -318,7 +325,7 @@ func (b *bench) measureAt(ctx context.Context, c cell, v variant) error {
 		b.results.add(c.name, v, "CPU µs/record", perRecord)
 		say("%-48s %-28s %8.0f k/s  %.3f µs, others %.0f%%", c.name, variants[v].name, out.PerSecond/1e3, perRecord, out.others)
 	}
-	if c.topic == "" {
+	if c.topic == "" && !c.reuse {
 		if err := s.remove(ctx, topic); err != nil {
 			return fmt.Errorf("delete topic %s: %w", topic, err)
 		}

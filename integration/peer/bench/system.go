@@ -52,6 +52,7 @@ type system struct {
 	brokers []broker
 	release func() error // what else ends with it; nil for nothing
 	started time.Time
+	made    map[string]bool // topics that several rows use
 	client  *kgo.Client
 	adm     *kadm.Client
 }
@@ -63,7 +64,7 @@ func openMillrace(binary, dir string, brokers int) (*system, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &system{name: "millrace", release: c.Close}
+	s := &system{name: "millrace", release: c.Close, made: map[string]bool{}}
 	for _, n := range c.Nodes {
 		s.brokers = append(s.brokers, ours{n})
 	}
@@ -76,7 +77,7 @@ func openKafka(ctx context.Context, dir string, brokers int) (*system, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &system{name: "kafka"}
+	s := &system{name: "kafka", made: map[string]bool{}}
 	for _, k := range nodes {
 		s.brokers = append(s.brokers, theirs{k})
 	}

@@ -32,7 +32,7 @@ func (b *bench) threeBrokers() (list []cell) {
 			if c.raw {
 				args = append(args, "--connections", strconv.Itoa(b.brokers)) // one to each leader
 			}
-			list = append(list, cell{name: produceRow(size, partitions, c.name), kind: "produce", partitions: partitions, variants: vs, args: args})
+			list = append(list, cell{name: produceRow(size, partitions, c.name), kind: "produce", partitions: partitions, reuse: partitions == manyPartitions, variants: vs, args: args})
 		}
 	}
 	for _, size := range []int{100, 1024} {
@@ -116,7 +116,7 @@ func (s *system) firstRecord(ctx context.Context) (time.Duration, error) {
 func (b *bench) warmThree(ctx context.Context, s *system) error {
 	seconds := 1 * time.Second
 	if s.name == "kafka" {
-		seconds *= 10
+		seconds *= 8
 	}
 	for i, args := range [][]string{
 		{"produce", "--raw", "--connections", "3", "--batch-size", "16384"}, {"produce"},
