@@ -53,17 +53,12 @@ func manyPartitionGoals() (out []goal) {
 	}{{synced, "as shipped"}, {unsynced, "flush.ack=false"}} {
 		for _, c := range clients {
 			out = append(out, goal{
-				text: fmt.Sprintf("%d partitions beside our own %d, %s, %s: records/s", manyPartitions, fewPartitions, v.text, c.name), rows: regexp.MustCompile("^" + produceRow(100, manyPartitions, c.name) + "$"),
-				metric: "k records/s", ours: v.variant, against: v.variant, bound: 0.7, atLeast: true, base: produceRow(100, fewPartitions, c.name),
+				text: fmt.Sprintf("%d partitions beside our own %d, %s, %s: records/s", manyPartitions, fewPartitions, v.text, c.name), rows: regexp.MustCompile("^" + rowThree("partitions", 100, manyPartitions, c.name) + "$"),
+				metric: "k records/s", ours: v.variant, against: v.variant, bound: 0.7, atLeast: true, base: rowThree("partitions", 100, fewPartitions, c.name),
 			})
 		}
 	}
 	return out
-}
-
-// produceRow is the name of a row of three brokers.
-func produceRow(size, partitions int, client string) string {
-	return fmt.Sprintf("produce/%dB/p%d/%s", size, partitions, client)
 }
 
 // met says whether a ratio keeps the goal.

@@ -102,13 +102,14 @@ func (s *system) load(ctx context.Context, topic string, partitions int32, a *ac
 	return func() { <-done }, nil
 }
 
+// killRows are the rows of kills that are wanted.
+func (b *bench) killRows() []string {
+	return slices.DeleteFunc([]string{rowKill, rowKillBoth}, func(row string) bool { return b.only != nil && !b.only.MatchString(row) })
+}
+
 // kills kills a broker that leads partitions but not the metadata, then one that leads both, and measures how long the
 // partitions that it led went without an acknowledgement: the longest of them.
-func (b *bench) kills(ctx context.Context, s *system, v variant) error {
-	rows := []string{rowKill, rowKillBoth}
-	if b.only != nil {
-		rows = slices.DeleteFunc(rows, func(row string) bool { return !b.only.MatchString(row) })
-	}
+func (b *bench) kills(ctx context.Context, s *system, v variant, rows []string) error {
 	if len(rows) == 0 {
 		return nil
 	}

@@ -118,12 +118,15 @@ func (r *results) ratioText(ours, against key) string {
 // rounds is how many there are of the row that has most. A start is measured whenever a system is started.
 func (r *results) rounds() (n int) {
 	for of, values := range r.values {
-		if !strings.HasPrefix(of.row, "start") && !strings.HasPrefix(of.row, "memory") {
+		if !strings.HasPrefix(of.row, "start") && !strings.HasPrefix(of.row, "memory") && of.row != "warmed" {
 			n = max(n, len(values))
 		}
 	}
 	return n
 }
+
+// compilersMetric is what the JVMs' compilers took of their CPU time at the end of the warming, in percent.
+const compilersMetric = "compilers %"
 
 // othersMetric is what others used of the cores during a measurement, in percent.
 const othersMetric = "others %"
@@ -156,7 +159,7 @@ func (r *results) markdown() string {
 	if r.brokers == 1 {
 		fmt.Fprintf(&b, "`client` is franz-go, `raw` replays encoded requests over two connections (8 in flight); 1M and 16K are the batch size. Kafka runs with the JVM flags and heap that it ships with.\n\n")
 	} else {
-		fmt.Fprintf(&b, "`client` is franz-go, `raw` replays encoded requests over a connection to each leader (8 in flight); 1M and 16K are the batch size, p the partitions. Three combined KRaft nodes on loopback with the\nJVM flags and heap that they ship with; only one of the two clusters runs at a time. CPU and memory are sums over the three brokers. A kill's figure is the longest time without an acknowledgement of the\npartitions that the victim led: franz-go, idempotent, metadata age 100 ms, a record to each partition every 5 ms.\n\n")
+		fmt.Fprintf(&b, "`client` is franz-go, `raw` replays encoded requests over a connection to each leader (8 in flight); 1M and 16K are the batch size, p the partitions. Three combined KRaft nodes on loopback with the\nJVM flags and heap that they ship with; only one of the two clusters runs at a time. CPU and memory are sums over the three brokers. A kill's figure is the longest time without an acknowledgement of the\npartitions that the victim led: franz-go, idempotent, metadata age 100 ms, a record to each partition every 5 ms. At the end of the\nwarming the JVMs' compilers took %s %% of the brokers' CPU time. The rows of many partitions are compared with our own of few.\n\n", r.cellOf("warmed", compilersMetric, kafka))
 	}
 	fmt.Fprintf(&b, "Why a row misses, and what was tried, stands in [DESIGN.md](DESIGN.md).\n\n")
 	r.goals(&b)
@@ -167,6 +170,8 @@ func (r *results) markdown() string {
 	}
 	r.table(&b, "Produce: k records/s", "produce/", "k records/s", withFlushed)
 	r.table(&b, "Produce: broker CPU, µs per record", "produce/", "CPU µs/record", pairs)
+	r.table(&b, "Few and many partitions: k records/s", "partitions/", "k records/s", nil)
+	r.table(&b, "Few and many partitions: broker CPU, µs per record", "partitions/", "CPU µs/record", nil)
 	r.table(&b, "Consume from the start, warm: k records/s", "consume/", "k records/s", [][2]variant{{synced, kafka}})
 	r.table(&b, "Consume from the start, warm: broker CPU, µs per record", "consume/", "CPU µs/record", [][2]variant{{synced, kafka}})
 	for _, q := range []string{"p50 ms", "p99 ms", "p99.9 ms"} {

@@ -94,13 +94,13 @@ func TestGoalsHaveRows(t *testing.T) {
 // A row of many partitions is compared with our own row of few, and a goal of theirs is missed below 70 %.
 func TestGoalComparesWithAnotherRow(t *testing.T) {
 	r := &results{brokers: 3, values: map[key][]float64{}}
-	r.add(produceRow(100, fewPartitions, "raw-16K"), synced, "k records/s", 200)
-	r.add(produceRow(100, manyPartitions, "raw-16K"), synced, "k records/s", 130)
-	r.add(produceRow(100, fewPartitions, "client-1M"), synced, "k records/s", 200)
-	r.add(produceRow(100, manyPartitions, "client-1M"), synced, "k records/s", 150)
+	r.add(rowThree("partitions", 100, fewPartitions, "raw-16K"), synced, "k records/s", 200)
+	r.add(rowThree("partitions", 100, manyPartitions, "raw-16K"), synced, "k records/s", 130)
+	r.add(rowThree("partitions", 100, fewPartitions, "client-1M"), synced, "k records/s", 200)
+	r.add(rowThree("partitions", 100, manyPartitions, "client-1M"), synced, "k records/s", 150)
 	text := r.markdown()
-	require.Regexp(t, `as shipped, raw-16K: records/s \| ≥ 0.7x \| \*\*0 of 1\*\* \| produce/100B/p1000/raw-16K \| 0.650x`, text)
-	require.Regexp(t, `as shipped, client-1M: records/s \| ≥ 0.7x \| 1 of 1 \| produce/100B/p1000/client-1M \| 0.750x`, text)
+	require.Regexp(t, `as shipped, raw-16K: records/s \| ≥ 0.7x \| \*\*0 of 1\*\* \| partitions/100B/p1000/raw-16K \| 0.650x`, text)
+	require.Regexp(t, `as shipped, client-1M: records/s \| ≥ 0.7x \| 1 of 1 \| partitions/100B/p1000/client-1M \| 0.750x`, text)
 }
 
 // Rounds that were run one by one make the table that they would have made together.
