@@ -177,7 +177,7 @@ func (r *results) markdown() string {
 	for _, q := range []string{"p50 ms", "p99 ms", "p99.9 ms"} {
 		r.table(&b, "End to end, open loop, 100 B: "+q, "e2e/", q, withFlushed)
 	}
-	r.table(&b, "A broker dies: ms to the next acknowledgement", "kill ", "ms", [][2]variant{{synced, kafka}})
+	r.table(&b, "kill -9 of a broker: ms to the next acknowledgement", "kill/", "ms", [][2]variant{{synced, kafka}})
 	r.table(&b, "Start, ms", "start", "ms", [][2]variant{{synced, kafka}})
 	r.table(&b, "Memory, MiB", "memory", "MiB", [][2]variant{{synced, kafka}})
 	return b.String()
@@ -252,7 +252,7 @@ func (r *results) table(b *bytes.Buffer, title, prefix, metric string, ratios []
 	}
 	fmt.Fprintf(b, "\n%s|\n", strings.Repeat("|---", columns))
 	for _, row := range rows {
-		fmt.Fprintf(b, "| %s |", strings.TrimPrefix(row, prefix))
+		fmt.Fprintf(b, "| %s |", strings.TrimSpace(strings.TrimPrefix(row, prefix)))
 		for v := range variants {
 			if used[variant(v)] {
 				fmt.Fprintf(b, " %s |", r.cellOf(row, metric, variant(v)))

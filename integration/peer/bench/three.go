@@ -16,8 +16,8 @@ import (
 // The rows that are measured apart from the cells.
 const (
 	rowStartThree = "start of three, from nothing to the first acknowledged record"
-	rowKill       = "kill -9 of a leader"
-	rowKillBoth   = "kill -9 of a leader that leads the metadata too"
+	rowKill       = "kill/a leader of partitions"
+	rowKillBoth   = "kill/a leader of partitions and of the metadata"
 )
 
 // manyPartitions is what a topic of many partitions has, and fewPartitions the one that it is compared with.
