@@ -128,6 +128,20 @@ func (r *results) rounds() (n int) {
 // compilersMetric is what the JVMs' compilers took of their CPU time at the end of the warming, in percent.
 const compilersMetric = "compilers %"
 
+// roundsText says how many rounds the rows have: a number, or two when pieces were run apart.
+func (r *results) roundsText() string {
+	most, fewest := r.rounds(), r.rounds()
+	for of, values := range r.values {
+		if of.metric == othersMetric {
+			fewest = min(fewest, len(values))
+		}
+	}
+	if fewest == most {
+		return fmt.Sprint(most)
+	}
+	return fmt.Sprintf("%d to %d", fewest, most)
+}
+
 // othersMetric is what others used of the cores during a measurement, in percent.
 const othersMetric = "others %"
 
@@ -154,12 +168,12 @@ func (r *results) markdown() string {
 		fmt.Fprintf(&b, "## Three brokers: RF 3, acks=all, min.insync.replicas 2\n\n")
 	}
 	mid, high := r.others()
-	fmt.Fprintf(&b, "Written by `just peer-bench --brokers %d` on %s: %d rounds of %gs each, interleaved, %s. Machine class: %d cores, %.0f GiB, Linux %s, shared with other work\nthat took %.0f %% of the cores during a measurement (median; %.0f %% at most; kernel threads are in it), clients on the same cores. Values are medians with half the range of the rounds; ratios are medians of the rounds' ratios,\nwith the least and the greatest. Absolute values do not carry over to other machines, ratios mostly do.\n\n",
-		r.brokers, r.began.Format("2006-01-02"), r.rounds(), r.seconds, map[bool]string{true: "quick rows", false: "all rows"}[r.quick], runtime.NumCPU(), memoryGiB(), kernel(), mid, high)
+	fmt.Fprintf(&b, "Written by `just peer-bench --brokers %d` on %s: %s rounds of %gs each, interleaved, %s. Machine class: %d cores, %.0f GiB, Linux %s, shared with other work\nthat took %.0f %% of the cores during a measurement (median; %.0f %% at most; kernel threads are in it), clients on the same cores. Values are medians with half the range of the rounds; ratios are medians of the rounds' ratios,\nwith the least and the greatest. Absolute values do not carry over to other machines, ratios mostly do.\n\n",
+		r.brokers, r.began.Format("2006-01-02"), r.roundsText(), r.seconds, map[bool]string{true: "quick rows", false: "all rows"}[r.quick], runtime.NumCPU(), memoryGiB(), kernel(), mid, high)
 	if r.brokers == 1 {
 		fmt.Fprintf(&b, "`client` is franz-go, `raw` replays encoded requests over two connections (8 in flight); 1M and 16K are the batch size. Kafka runs with the JVM flags and heap that it ships with.\n\n")
 	} else {
-		fmt.Fprintf(&b, "`client` is franz-go, `raw` replays encoded requests over a connection to each leader (8 in flight); 1M and 16K are the batch size, p the partitions. Three combined KRaft nodes on loopback with the\nJVM flags and heap that they ship with; only one of the two clusters runs at a time. CPU and memory are sums over the three brokers. A kill's figure is the longest time without an acknowledgement of the\npartitions that the victim led: franz-go, idempotent, metadata age 100 ms, a record to each partition every 5 ms. At the end of the\nwarming the JVMs' compilers took %s %% of the brokers' CPU time. The rows of many partitions are compared with our own of few.\n\n", r.cellOf("warmed", compilersMetric, kafka))
+		fmt.Fprintf(&b, "`client` is franz-go, `raw` replays encoded requests over a connection to each leader (8 in flight); 1M and 16K are the batch size, p the partitions. Three combined KRaft nodes on loopback with the\nJVM flags and heap that they ship with; only one of the two clusters runs at a time. CPU and memory are sums over the three brokers. A kill's figure is the longest time without an acknowledgement of the\npartitions that the victim led: franz-go, idempotent, metadata age 100 ms, a record to each partition every 5 ms. At the end of the\nwarming the JVMs' compilers took %s of the brokers' CPU time, in percent. The rows of many partitions are compared with our own of few.\n\n", r.cellOf("warmed", compilersMetric, kafka))
 	}
 	fmt.Fprintf(&b, "Why a row misses, and what was tried, stands in [DESIGN.md](DESIGN.md).\n\n")
 	r.goals(&b)
