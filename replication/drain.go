@@ -72,9 +72,14 @@ func (p *Partition) drained() bool {
 // handoverPatience is how long requests to a leader that was replaced are held until the new one is known to lead.
 const handoverPatience = 300 * time.Millisecond
 
+// removedPatience is how long they are held where the old leader is no replica any more.
+const removedPatience = 40 * time.Millisecond
+
 // handOver holds requests that come to a leader which has just become a follower, instead of refusing them at once: the
 // refusal sends the client to the new leader, which may not have heard of it yet, and whose refusal makes clients wait.
 // The first good answer to a fetch in the new epoch shows that it leads, and ends the holding, as does handoverPatience.
+// A leader that proposes the end of a reassignment which takes it away begins earlier, so that what it has appended is
+// answered by the time it goes.
 // The lock of p is held.
 func (p *Partition) handOver() {
 	p.hold()

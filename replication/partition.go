@@ -34,6 +34,9 @@ type Partition struct {
 	handing atomic.Bool
 	// adding are the replicas that the committed record adds (KIP-455); nil: none.
 	adding atomic.Pointer[[]metadata.BrokerID]
+	// stays are the replicas that remain when the reassignment under way is done, if this broker is not among them; nil: it
+	// is, or there is none.
+	stays atomic.Pointer[[]metadata.BrokerID]
 
 	queue struct {
 		sync.Mutex
@@ -208,6 +211,9 @@ func (p *Partition) do(a Action) {
 	case ActionSendFetch:
 		p.m.want(p, a)
 	case ActionPropose:
+		if p.ends(a.ISR) {
+			p.handOver()
+		}
 		p.m.propose(isrProposal{p: p, seq: a.Seq, change: p.proposed(a)})
 	case ActionFlush:
 		p.mu.wantFlush = true
@@ -275,9 +281,12 @@ func (p *Partition) publish() {
 	switch {
 	case old.role == RoleLeader && v.role == RoleFollower && p.m.cfg.Peers != nil:
 		p.handOver()
+	case old.role == RoleLeader && v.role != RoleLeader && p.mu.handing:
+		// Held since this leader proposed the ISR that takes it away. It does not follow the new one: a moment will do.
+		time.AfterFunc(removedPatience, p.handedOver)
 	case old.role == RoleLeader && v.role != RoleLeader:
 		p.wakeLater(p.release) // what a Drain held back
-	default:
+	case v.role != RoleLeader || v.leaderEpoch != old.leaderEpoch:
 		p.handedOverLocked()
 	}
 	for _, sp := range p.mu.sessions {
@@ -357,6 +366,31 @@ func (p *Partition) expire() {
 	p.step(now, &Tick{})
 	p.armTimer(now)
 	p.unlock()
+}
+
+// setMoving notes the reassignment of the committed record.
+func (p *Partition) setMoving(rec *metadata.Partition) {
+	p.setAdding(rec.Adding)
+	if !slices.Contains(rec.Removing, p.m.cfg.BrokerID) {
+		p.stays.Store(nil)
+		return
+	}
+	stays := slices.DeleteFunc(slices.Clone(rec.Replicas), func(id metadata.BrokerID) bool { return slices.Contains(rec.Removing, id) })
+	p.stays.Store(&stays)
+}
+
+// ends reports whether an ISR completes the reassignment that takes this replica away.
+func (p *Partition) ends(isr []metadata.BrokerID) bool {
+	stays := p.stays.Load()
+	if stays == nil {
+		return false
+	}
+	for _, id := range *stays {
+		if !slices.Contains(isr, id) {
+			return false
+		}
+	}
+	return true
 }
 
 func (p *Partition) setAdding(ids []metadata.BrokerID) {

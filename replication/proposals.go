@@ -114,6 +114,9 @@ func (p *Partition) proposalEnded(ev *ISRResult, err error, size int) {
 	was := len(p.mu.core.ISR())
 	p.step(p.m.now(), ev)
 	isr := slices.Clone(p.mu.core.ISR())
+	if ev.Outcome != ProposalCommitted {
+		p.handedOverLocked() // it would have ended a reassignment, perhaps: this broker leads on
+	}
 	p.unlock()
 	if ev.Outcome != ProposalCommitted {
 		p.logger().Info("in-sync replicas not changed", "outcome", ev.Outcome.String(), "err", err)

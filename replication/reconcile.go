@@ -272,7 +272,7 @@ func (r *round) place(t *metadata.Topic) {
 			if settings != nil {
 				p.configure(logSettings(settings), m.cfg.policy(settings, len(rec.Replicas)))
 			}
-			p.setAdding(rec.Adding)
+			p.setMoving(rec)
 			p.apply(r.delta(rec))
 		default:
 			r.job(func() { r.open(pl, id, rec) })
@@ -339,7 +339,7 @@ func (r *round) start(n newPartitionLog, l *log.Log, highWatermark int64) {
 	restart := Restart{Clean: m.cfg.Dir.CleanStart(), Policy: m.cfg.policy(n.pl.topicState.settings.Load(), len(n.record.Replicas)), HighWatermark: highWatermark}
 	restart.StartOffset, restart.DurableEnd, restart.EndOffset, restart.LastEpoch = l.StartOffset(), l.DurableEnd(), l.EndOffset(), l.LastEpoch()
 	p := newPartition(m, n.pl.topicState, n.id, l, restart)
-	p.setAdding(n.record.Adding)
+	p.setMoving(n.record)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n.pl.partitions[n.id] = p

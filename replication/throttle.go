@@ -46,6 +46,10 @@ type bucket struct {
 	filled Instant
 }
 
+// throttleBurst is the share of a second's bytes that may gather and go at once: what is copied must not take the disk from
+// producers for longer than they wait anyway.
+const throttleBurst = 0.1
+
 // throttlePause is how often what is held back is looked at again.
 const throttlePause = 50 * time.Millisecond
 
@@ -71,7 +75,7 @@ func (b *bucket) empty(now Instant) bool {
 	if b.rate == 0 {
 		return false
 	}
-	b.tokens = min(b.tokens+b.rate*float64(now-b.filled)/1e9, b.rate)
+	b.tokens = min(b.tokens+b.rate*float64(now-b.filled)/1e9, b.rate*throttleBurst)
 	b.filled = now
 	return b.tokens <= 0
 }
