@@ -15,6 +15,8 @@ const (
 	balancerPause = 100 * time.Millisecond
 	// balancerCall bounds one change that it makes.
 	balancerCall = 10 * time.Second
+	// leadPoll is how often a broker that is not the controller looks whether it has become it.
+	leadPoll = time.Second
 	// progressInterval is how often brokers are asked how far moves are.
 	progressInterval = 2 * time.Second
 )
@@ -45,6 +47,7 @@ func (s *Store) balance() {
 			s.balancer.mu.Lock()
 			s.balancer.core, s.balancer.progress = balancerCore{}, progress{}
 			s.balancer.mu.Unlock()
+			timer.Reset(leadPoll) // this broker may become the controller without a change of the Image
 			continue
 		}
 		again := s.balanceOnce(s.lifetime, l)
