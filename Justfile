@@ -90,3 +90,7 @@ mutants *args="":
 # how long partitions go without an acknowledgement when their leader is killed, stopped or paused: just failover -client java
 failover *args="":
     go run ./integration/faults -failover {{args}}
+
+# what 10,000 partitions cost, and what clients notice of a fourth broker, of planned stops and of a new cluster: just scale partitions
+scale *args:
+    go run ./integration/scale {{args}}
