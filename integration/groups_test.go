@@ -92,7 +92,8 @@ func TestGroupClients(t *testing.T) {
 // ReadInGroup implements groupReader.
 func (f *franzGo) ReadInGroup(ctx context.Context, group, protocol, topic string, n int) ([]string, error) {
 	if protocol == "consumer" {
-		ctx = context.WithValue(ctx, "opt_in_kafka_next_gen_balancer_beta", true) //nolint:staticcheck // the key that the library asks for
+		//lint:ignore SA1029 it is the key that the library looks for
+		ctx = context.WithValue(ctx, "opt_in_kafka_next_gen_balancer_beta", true)
 	}
 	cl, err := kgo.NewClient(kgo.WithContext(ctx), kgo.SeedBrokers(f.b.Addr), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(100*time.Millisecond))

@@ -432,7 +432,7 @@ func TestOffsetFetchVersions(t *testing.T) {
 			require.Equal(t, []string{none(name, 0), fmt.Sprintf("%s-1 42 %d %q 0", name, epoch, "note"), none(name, 7), missing}, got)
 
 			moved := ask[*kmsg.OffsetFetchResponse](c, fetchOffsetsRequest(version, "moved", false, topic))
-			got, code = flattenOffsets(moved)
+			_, code = flattenOffsets(moved)
 			if version < 2 {
 				for _, p := range moved.Topics[0].Partitions {
 					require.EqualValues(t, 16, p.ErrorCode)
