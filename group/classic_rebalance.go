@@ -14,7 +14,7 @@ func (c *Core) prepareWith(now Time, reason Reason, ev *Join, m *member) {
 		p := &k.phase
 		p.delay = Instant(ev.Settings.InitialRebalanceDelay)
 		p.until = min(now.At+p.delay, p.deadline)
-	} else if !m.committed {
+	} else if reason == ReasonJoin {
 		k.phase.lastNew = now.At
 	}
 	c.park(now, ev, m)

@@ -154,11 +154,6 @@ func (c *Core) load(now Time, ev *Loaded) {
 			// Committed, though its proposer could not be told.
 			c.changed(now, &Changed{Seq: ch.seq, Group: ev.Group})
 			return
-		case sameRevision(ev.Group, old) && ch.denied:
-			// It coordinated no more when the proposal came, but does again, or still by what it knows.
-			ch.denied, ch.retryAt = false, now.At+retryMin
-			c.classicRenew(now)
-			return
 		case sameRevision(ev.Group, old) && !ch.reload:
 			c.consumerRenew(now)
 			c.classicRenew(now) // still on its way

@@ -31,10 +31,9 @@ type change struct {
 	// attempts counts proposals of the same change; the next is made at retryAt if there is no answer of use.
 	attempts int
 	retryAt  Instant
-	// reload: refused because the record was another one; the next Loaded decides. denied: because this broker did not
-	// coordinate the group then.
-	reload, denied bool
-	waiter         Waiter // of changeDelete and changeRejoin
+	// reload: refused because the record was another one; the next Loaded decides.
+	reload bool
+	waiter Waiter // of changeDelete and changeRejoin
 	// replaces and by are the ids of changeReplace, join the request that waits for it.
 	replaces string
 	by       *member
@@ -143,7 +142,8 @@ func (c *Core) changed(now Time, ev *Changed) {
 			c.classicChanged(now, ch)
 		}
 	case lost(ev.Err):
-		ch.denied, ch.retryAt = true, Never
+		// It may coordinate again by now, or still by what it knows.
+		c.letGo(ErrNotCoordinator)
 		c.act(Action{Kind: ActionReload})
 	case errors.Is(ev.Err, metadata.ErrStale):
 		ch.reload, ch.retryAt = true, Never
