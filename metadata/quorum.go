@@ -318,18 +318,15 @@ func (s *Store) removeServer(ctx context.Context, id BrokerID) (none, error) {
 		}
 		present := false
 		for _, server := range s.servers() {
-			if brokerOf(server.ID) != id {
-				continue
-			}
-			if s.tombstoned(server.ID) {
-				present = true
-			} else if s.Image().Broker(id) == nil {
-				return none{}, &Error{
-					Kind: ErrPolicyViolation,
-					What: fmt.Sprintf("broker %d can't be taken out of the metadata quorum", id),
-					Why:  "it was not removed from the cluster",
-					Fix:  fmt.Sprintf("millrace cluster brokers decommission %d --wait", id),
-				}
+			present = present || brokerOf(server.ID) == id && s.tombstoned(server.ID)
+		}
+		// A broker whose place another one has taken is registered, and has a removed directory.
+		if im := s.Image(); !present && im.Broker(id) != nil && !im.st.lostDirectory(id) {
+			return none{}, &Error{
+				Kind: ErrPolicyViolation,
+				What: fmt.Sprintf("broker %d can't be taken out of the metadata quorum", id),
+				Why:  "it belongs to the cluster, and every broker of the cluster keeps a copy of the metadata",
+				Fix:  fmt.Sprintf("millrace cluster brokers decommission %d --wait   takes it out of both; another broker then votes in its place", id),
 			}
 		}
 		if !present {
@@ -355,6 +352,11 @@ func (s *Store) removeServer(ctx context.Context, id BrokerID) (none, error) {
 func (s *Store) tombstoned(id raft.ServerID) bool {
 	identity := s.Image().st.directoryIdentity(directoryOf(id))
 	return identity != nil && identity.Removed
+}
+
+// lostDirectory says whether a directory of the broker was removed.
+func (st *state) lostDirectory(id BrokerID) bool {
+	return slices.ContainsFunc(st.identities, func(i *identity) bool { return i.Broker == id && i.Removed })
 }
 
 // directoryIdentity returns what is known of a directory, nil if no broker ever had it.

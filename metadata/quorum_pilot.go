@@ -166,16 +166,19 @@ func (p *pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 // RemoveFailedServer is never called, for dead servers are not cleaned away; if it were, nothing would happen (M15).
 func (p *pilot) RemoveFailedServer(*autopilot.Server) {}
 
-// CalculatePromotionsAndDemotions picks the one server that may vote next: a stable non-voter, the lowest id first.
+// CalculatePromotionsAndDemotions picks the one server that may vote next: a stable non-voter, the lowest id first. How
+// many vote already is looked up now: state was gathered before the servers were asked, and may miss the last promotion.
 func (p *pilot) CalculatePromotionsAndDemotions(c *autopilot.Config, state *autopilot.State) autopilot.RaftChanges {
 	voters := 0
 	var ready []raft.ServerID
 	now := time.Now()
-	for id, server := range state.Servers {
-		switch {
-		case server.State == autopilot.RaftVoter, server.State == autopilot.RaftLeader:
+	for _, server := range p.s.servers() {
+		if server.Suffrage == raft.Voter {
 			voters++
-		case server.State == autopilot.RaftNonVoter && !p.s.tombstoned(id) && server.Health.IsStable(now, state.ServerStabilizationTime(c)):
+		}
+	}
+	for id, server := range state.Servers {
+		if server.State == autopilot.RaftNonVoter && !p.s.tombstoned(id) && server.Health.IsStable(now, state.ServerStabilizationTime(c)) {
 			ready = append(ready, id)
 		}
 	}
