@@ -36,7 +36,7 @@ func (c *unregisterBroker) apply(d *draft, _ position) (any, error) {
 		return nil, ErrUnknownBroker
 	case b.Epoch != c.epoch:
 		return nil, ErrStale
-	case d.st.hosts(c.broker):
+	case d.st.hosts(c.broker), !b.Fenced && !b.Removing:
 		return nil, ErrPolicyViolation
 	}
 	d.removeBroker(c.broker)

@@ -265,6 +265,10 @@ func TestBrokerIdentities(t *testing.T) {
 	f.refuses(ErrUnknownBroker, &unregisterBroker{broker: 4, epoch: 3})
 	f.must(&deleteTopic{id: TopicID{1}})
 	f.refuses(ErrStale, &unregisterBroker{broker: 3, epoch: 2})
+	if !f.image().Broker(3).Fenced {
+		f.refuses(ErrPolicyViolation, &unregisterBroker{broker: 3, epoch: 3})
+		f.must(&alterBroker{broker: 3, epoch: 3, removing: pb.Switch_SWITCH_ON})
+	}
 	f.must(&unregisterBroker{broker: 3, epoch: 3})
 	require.Nil(t, f.image().Broker(3))
 	f.refuses(ErrRemoved, assign(3, NoBroker))

@@ -257,8 +257,8 @@ func (s *Store) switchBroker(ctx context.Context, id BrokerID, change alterBroke
 // UnregisterBroker forgets a broker that holds no replica and is fenced, or is being decommissioned. Neither its id nor
 // its directories can come back (M14).
 //
-// Errors: ErrUnknownBroker, ErrPolicyViolation (it lives, or still has replicas), and those of every operation (see
-// CreateTopics).
+// Errors: ErrUnknownBroker, ErrPolicyViolation (it lives, still has replicas, or the quorum can't do without its vote), and
+// those of every operation (see CreateTopics).
 func (s *Store) UnregisterBroker(ctx context.Context, id BrokerID) error {
 	_, err := call(ctx, s, &opUnregisterBroker, id)
 	return err
@@ -280,6 +280,9 @@ func (s *Store) unregisterBroker(ctx context.Context, id BrokerID) (_ none, err 
 			case im.st.hosts(id):
 				return nil, hosts
 			}
+			if missing := s.missedVote(id); missing != "" {
+				return nil, refused(missing, "bring the other voters back first, or wait until another broker votes in its place: millrace cluster quorum peers")
+			}
 			return &unregisterBroker{broker: id, epoch: b.Epoch}, nil
 		},
 		done: func(_ any, e error) {
@@ -287,7 +290,7 @@ func (s *Store) unregisterBroker(ctx context.Context, id BrokerID) (_ none, err 
 			case nil:
 				s.logger.Info("broker removed", "broker", id)
 			case ErrPolicyViolation:
-				err = hosts // got one after decide
+				err = hosts // got one after decide, or was taken back
 			case ErrUnknownBroker:
 				err = unknownBroker(id)
 			}

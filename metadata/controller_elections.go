@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"time"
 )
 
 // ElectLeaders elects leaders of the partitions given, of all with nil, and returns what came of each; with nil only of
@@ -58,6 +60,8 @@ func (s *Store) electLeaders(ctx context.Context, kind ElectionKind, partitions 
 	}
 	if kind == Unclean {
 		s.chooseUncleanly(ctx, im, elections)
+	} else {
+		s.drainLeaders(ctx, im, elections)
 	}
 	for i, e := range s.runElections(ctx, l, kind, elections) {
 		r := &results[of[i]]
@@ -102,7 +106,10 @@ func (im *Image) electable(kind ElectionKind) (out []TopicPartition) {
 // chooseUncleanly names for each partition the live replica that has the most of it: by the epoch of its last batch, then
 // by its log end offset (R15). Of those that nobody could tell it takes the last known leader, else the first live replica.
 func (s *Store) chooseUncleanly(ctx context.Context, im *Image, elections []election) {
-	ends := s.logEnds(ctx, im, elections)
+	chooseLongest(im, elections, s.logEnds(ctx, im, elections))
+}
+
+func chooseLongest(im *Image, elections []election, ends map[BrokerID]map[TopicPartition]*LogEnd) {
 	d := &draft{st: *im.st}
 	for i := range elections {
 		e := &elections[i]
@@ -137,22 +144,42 @@ func (s *Store) logEnds(ctx context.Context, im *Image, elections []election) ma
 		}
 	}
 	out := make(map[BrokerID]map[TopicPartition]*LogEnd)
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	ctx, cancel := context.WithTimeout(ctx, logEndsWait)
+	defer cancel()
 	for _, b := range im.Brokers() {
 		if b.Fenced || len(ask[b.ID]) == 0 {
 			continue
 		}
-		ends, err := s.cfg.LogEnds(ctx, b, ask[b.ID])
-		if err != nil {
-			s.logger.Warn("a broker does not say how far its replicas reach", "broker", b.ID, "error", err)
-			continue
-		}
-		out[b.ID] = make(map[TopicPartition]*LogEnd, len(ends))
-		for i := range ends {
-			out[b.ID][ends[i].TopicPartition] = &ends[i]
-		}
+		asking.Go(func() {
+			for some := range slices.Chunk(ask[b.ID], logEndsTogether) {
+				ends, err := s.cfg.LogEnds(ctx, b, some)
+				if err != nil {
+					s.logger.Warn("a broker does not say how far its replicas reach", "broker", b.ID, "error", err)
+					return
+				}
+				mu.Lock()
+				if out[b.ID] == nil {
+					out[b.ID] = make(map[TopicPartition]*LogEnd, len(ask[b.ID]))
+				}
+				for i := range ends {
+					out[b.ID][ends[i].TopicPartition] = &ends[i]
+				}
+				mu.Unlock()
+			}
+		})
 	}
+	asking.Wait()
 	return out
 }
+
+const (
+	// logEndsWait bounds how long brokers may take to say how far their replicas reach: the controller has other work, and
+	// whoever does not answer is no candidate. logEndsTogether bounds one question.
+	logEndsWait     = 2 * time.Second
+	logEndsTogether = 2000
+)
 
 func electionError(kind ElectionKind, tp TopicPartition, err error) error {
 	e := &Error{Kind: err, What: fmt.Sprintf("no leader was elected for partition %s", tp)}

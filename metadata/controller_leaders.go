@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	pb "github.com/millrace/millrace/metadata/metadatapb"
@@ -15,6 +16,10 @@ const (
 	// smallInterval is how often the controller looks for leaders that should move: back to a broker that has caught up, or
 	// away from one in maintenance.
 	smallInterval = time.Second
+	// drainLimit bounds how long an election of preferred leaders waits for the present ones to hand over in good order, and
+	// drainTogether is how many partitions do so at a time.
+	drainLimit    = 500 * time.Millisecond
+	drainTogether = 200
 	// pruneInterval is how often it looks for tombstones that may go.
 	pruneInterval = time.Minute
 )
@@ -42,6 +47,7 @@ func (s *Store) periodicWork(l *lead, work *periodic, now time.Time) {
 	if due(&work.small, smallInterval, work.began, now) {
 		s.giveBack(ctx, l, now)
 		s.drainFurther(ctx, l)
+		s.finishDecommissions(ctx)
 	}
 	c := balanceSettings(s.effectiveConfig(s.Image()))
 	if due(&work.balance, c.interval, work.began, now) {
@@ -150,13 +156,69 @@ func (s *Store) electPreferred(ctx context.Context, l *lead, elections []electio
 	if len(elections) == 0 {
 		return
 	}
+	if s.cfg.Drain == nil {
+		s.movePreferred(ctx, l, elections, why)
+		return
+	}
+	// Drains wait for other brokers, and who watches sessions must not.
+	if s.moving.CompareAndSwap(false, true) {
+		s.running.Go(func() {
+			defer s.moving.Store(false)
+			ctx, cancel := context.WithTimeout(s.lifetime, forwardLimit)
+			defer cancel()
+			s.movePreferred(ctx, l, elections, why)
+		})
+	}
+}
+
+// movePreferred carries preferred elections out, some at a time: the leaders of those hold their producers back meanwhile.
+func (s *Store) movePreferred(ctx context.Context, l *lead, elections []election, why string) {
 	moved := 0
-	for _, e := range s.runElections(ctx, l, Preferred, elections) {
-		if e.err == nil {
-			moved++
+	for some := range slices.Chunk(elections, drainTogether) {
+		s.drainLeaders(ctx, s.Image(), some)
+		for _, e := range s.runElections(ctx, l, Preferred, some) {
+			if e.err == nil {
+				moved++
+			}
 		}
 	}
 	s.logger.Info("preferred leaders elected", "why", why, "partitions", moved, "of", len(elections))
+}
+
+// drainLeaders asks the present leaders of partitions that are about to get their preferred ones to let those catch up, so
+// that no request is cut off between its append and its acknowledgement. It waits drainLimit at most: an election after it
+// is safe in any case.
+func (s *Store) drainLeaders(ctx context.Context, im *Image, elections []election) {
+	if s.cfg.Drain == nil {
+		return
+	}
+	ask := make(map[BrokerID][]TopicPartition)
+	for _, e := range elections {
+		t := im.TopicByID(e.topic)
+		if t == nil || int(e.partition) >= len(t.Partitions) {
+			continue
+		}
+		p := t.Partitions[e.partition]
+		if p.Leader == NoBroker || p.Leader == p.Replicas[0] || !slices.Contains(p.ISR, p.Replicas[0]) {
+			continue // there will be no election
+		}
+		ask[p.Leader] = append(ask[p.Leader], TopicPartition{Topic: t.Name, Partition: e.partition})
+	}
+	ctx, cancel := context.WithTimeout(ctx, drainLimit)
+	defer cancel()
+	var asking sync.WaitGroup
+	for id, partitions := range ask {
+		b := im.Broker(id)
+		if b == nil || b.Fenced {
+			continue
+		}
+		asking.Go(func() {
+			if err := s.cfg.Drain(ctx, b, partitions); err != nil {
+				s.logger.Info("leaders move although followers have not caught up", "leader", id, "partitions", len(partitions), "error", err)
+			}
+		})
+	}
+	asking.Wait()
 }
 
 // drainFurther moves leaders away from brokers in maintenance that could not move before.

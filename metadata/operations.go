@@ -119,6 +119,7 @@ var operations = []served{
 	&opSetMaintenance, &opDecommission, &opUnregisterBroker, &opUpdateFeatureLevel,
 	&opProposeGroups,
 	&opPlanBalance, &opRunBalance, &opBalanceStatus, &opCancelBalance,
+	&opPlanRecovery, &opRecover,
 	&opQuorum, &opAddServer, &opRemoveServer, &opTransferLeadership,
 }
 

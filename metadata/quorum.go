@@ -354,6 +354,33 @@ func (s *Store) tombstoned(id raft.ServerID) bool {
 	return identity != nil && identity.Removed
 }
 
+// Departed says whether there was a broker of that id that was removed from the cluster, and none has its place.
+func (im *Image) Departed(id BrokerID) bool { return im.Broker(id) == nil && im.st.lostDirectory(id) }
+
+// missedVote says why the quorum can't do without a broker's vote, "" if it can: those left must be able to commit its
+// removal, and all that comes after it.
+func (s *Store) missedVote(id BrokerID) string {
+	voters, healthy, votes := 0, 0, false
+	for _, m := range s.Quorum().Voters {
+		switch {
+		case m.ID == id:
+			votes = true
+		default:
+			voters++
+			if m.Healthy {
+				healthy++
+			}
+		}
+	}
+	switch {
+	case !votes || healthy > voters/2:
+		return ""
+	case voters == 0:
+		return "it is the only voter of the metadata quorum"
+	}
+	return fmt.Sprintf("it votes in the metadata quorum, and of the %d voters that would be left only %d are known to be well; %d are needed", voters, healthy, voters/2+1)
+}
+
 // lostDirectory says whether a directory of the broker was removed.
 func (st *state) lostDirectory(id BrokerID) bool {
 	return slices.ContainsFunc(st.identities, func(i *identity) bool { return i.Broker == id && i.Removed })

@@ -46,6 +46,7 @@ type Store struct {
 	elect     *electing // around the transport
 	pilot     *pilot
 	changing  sync.Mutex    // held while the Raft configuration is changed
+	moving    atomic.Bool   // leaderships are being handed over to preferred leaders
 	kick      chan struct{} // wakes keepQuorum
 	proposer  *proposer
 	chaining  sync.Mutex // held while the parts of a large command are queued

@@ -72,6 +72,10 @@ type Config struct {
 	// LogEnds asks a live broker how far its replicas reach, for an unclean election. Nil = elections go by the order of
 	// the replicas, the last known leader first.
 	LogEnds func(ctx context.Context, b *Broker, partitions []TopicPartition) ([]LogEnd, error)
+	// Drain asks a live broker that leads partitions to hold back what is produced to them until their in-sync followers have
+	// all of it, so that an election right after cuts nobody off. The holding ends by itself a moment later. Nil = elections
+	// of preferred leaders don't wait.
+	Drain func(ctx context.Context, leader *Broker, partitions []TopicPartition) error
 	// ReplicaBytes asks a live broker how large its copies of partitions are, -1 for one that it has not, so that the balancer
 	// can say how far moves are. Nil = it can't.
 	ReplicaBytes func(ctx context.Context, b *Broker, partitions []TopicPartition) ([]int64, error)

@@ -222,6 +222,49 @@ func TestDrain(t *testing.T) {
 	require.Equal(t, int64(2), l.EndOffset())
 }
 
+// A leadership that goes to another replica by plan holds producers back for a moment, and only those of its partition; when
+// nothing comes of it they are served after all, without being asked again.
+func TestDrainFor(t *testing.T) {
+	c := newCluster(t, 2, true)
+	c.create("orders", 2, nil)
+	m, l := c.nodes[0].m, c.leader("orders", 0)
+	if l.m != m {
+		m = l.m
+	}
+	appendOne := func(p *Partition) result {
+		r := newResult()
+		p.Append(AppendRequest{Records: batch("a"), Acks: -1, Timeout: 10 * time.Second, CurrentLeaderEpoch: -1, Waiter: r})
+		return r
+	}
+	require.NoError(t, appendOne(l).wait(t).Err)
+	tps := []metadata.TopicPartition{{Topic: "orders", Partition: 0}, {Topic: "nobody's", Partition: 3}}
+	require.NoError(t, m.DrainFor(c.ctx(), tps, time.Hour))
+	held := appendOne(l)
+	held.pending(t)
+	require.NoError(t, appendOne(c.leader("orders", 1)).wait(t).Err, "the other partition goes on")
+	require.NoError(t, m.DrainFor(c.ctx(), tps, time.Millisecond))
+	require.NoError(t, held.wait(t).Err, "held for a moment, then appended")
+
+	c.net.link(0, 1, false)
+	lagging := newResult()
+	l.Append(AppendRequest{Records: batch("b"), Acks: 1, Timeout: time.Second, CurrentLeaderEpoch: -1, Waiter: lagging})
+	require.NoError(t, lagging.wait(t).Err)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, m.DrainFor(ctx, tps, time.Hour), context.DeadlineExceeded)
+	r := newResult()
+	l.Append(AppendRequest{Records: batch("c"), Acks: 1, Timeout: time.Second, CurrentLeaderEpoch: -1, Waiter: r})
+	require.NoError(t, r.wait(t).Err, "nobody is held for an election that would cut")
+
+	// While the broker itself leaves, an older hand-over's end lets nothing through.
+	c.net.link(0, 1, true)
+	require.NoError(t, m.DrainFor(c.ctx(), tps, 5*time.Millisecond))
+	require.NoError(t, m.Drain(c.ctx()))
+	held = appendOne(l)
+	time.AfterFunc(20*time.Millisecond, m.Resume)
+	require.NoError(t, held.wait(t).Err)
+}
+
 // KIP-73: what replicas outside the ISR are sent is held to the rate, what those in it are sent is not.
 func TestThrottle(t *testing.T) {
 	var now Instant

@@ -139,6 +139,38 @@ func TestDivergenceWithNothingToCut(t *testing.T) {
 	require.Equal(t, []string{"send-fetch"}, kinds(b.step(&Tick{})), "later")
 }
 
+// After an unclean election the leader's log may begin above what a replica has, and end below it. Whatever the replica
+// holds, it begins anew at the leader's start or is cut to it; it never halts, and never keeps records above the start
+// that the leader does not have.
+func TestUncleanLeaderStartsElsewhere(t *testing.T) {
+	f := func(name string, local Restart, leaderStart, leaderEnd int64, want ActionKind) {
+		t.Helper()
+		local.Clean = true
+		b := newCoreBench(t, local)
+		d := delta(1, 6, 9, 1)
+		d.UncleanEpoch = 6
+		send := find(b.step(d), ActionSendFetch)
+		acts := b.step(&FetchResponse{Seq: send.Seq, LeaderEpoch: 6, Offset: local.EndOffset, LastEpoch: 3, OutOfRange: true, LogStartOffset: leaderStart, LogEndOffset: leaderEnd, DivergingEpoch: -1})
+		require.Nil(t, find(acts, ActionHalt), name)
+		require.NotEqual(t, RoleHalted, b.c.Role(), name)
+		got := find(acts, want)
+		require.NotNil(t, got, "%s: %v", name, kinds(acts))
+		require.Equal(t, leaderStart, got.Offset, name)
+		start := leaderStart
+		if want == ActionTruncate {
+			start = local.StartOffset
+		}
+		acts = b.step(&Truncated{StartOffset: start, EndOffset: leaderStart, LastEpoch: -1})
+		require.Equal(t, leaderStart, b.c.HighWatermark(), name)
+		require.Equal(t, leaderStart, find(acts, ActionSendFetch).Offset, name)
+	}
+	f("all of it below the leader's start", Restart{DurableEnd: 20, EndOffset: 20, HighWatermark: 20, LastEpoch: 3}, 25, 30, ActionReset)
+	f("just below", Restart{DurableEnd: 24, EndOffset: 24, HighWatermark: 24, LastEpoch: 3}, 25, 25, ActionReset)
+	f("around the leader's whole log", Restart{DurableEnd: 40, EndOffset: 40, HighWatermark: 40, LastEpoch: 3}, 25, 30, ActionTruncate)
+	f("all of it above", Restart{StartOffset: 50, DurableEnd: 60, EndOffset: 60, HighWatermark: 60, LastEpoch: 3}, 25, 30, ActionReset)
+	f("empty, above", Restart{StartOffset: 50, DurableEnd: 50, EndOffset: 50, HighWatermark: 50, LastEpoch: 3}, 25, 30, ActionReset)
+}
+
 // A follower whose log ends before the leader's begins starts over there (retention has taken what is between).
 func TestFollowerBehindTheLeadersStart(t *testing.T) {
 	b := newCoreBench(t, Restart{Clean: true, DurableEnd: 10, EndOffset: 10, HighWatermark: 10, LastEpoch: 3})

@@ -3,7 +3,10 @@ package replication
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/millrace/millrace/metadata"
 )
 
 // drainPoll is how often Drain looks whether followers have caught up.
@@ -14,6 +17,7 @@ const drainPoll = time.Millisecond
 // the loss of a record, those of acks=1 included. The caller asks the controller to move it; requests that were held are
 // answered with ErrNotLeader when it has. Resume, or Close, ends the holding in any case.
 func (m *Manager) Drain(ctx context.Context) error {
+	m.leaving.Store(true)
 	var waiting []*Partition
 	for p := range m.Partitions() {
 		if v := p.view.Load(); v.role == RoleLeader && v.replicas > 1 {
@@ -21,6 +25,11 @@ func (m *Manager) Drain(ctx context.Context) error {
 			waiting = append(waiting, p)
 		}
 	}
+	return awaitDrained(ctx, waiting)
+}
+
+// awaitDrained waits until the partitions are drained. It reorders its argument.
+func awaitDrained(ctx context.Context, waiting []*Partition) error {
 	ticker := time.NewTicker(drainPoll)
 	defer ticker.Stop()
 	for {
@@ -41,8 +50,40 @@ func (m *Manager) Drain(ctx context.Context) error {
 	}
 }
 
+// DrainFor does for some partitions, for a while, what Drain does for all: produce requests are held back until every
+// in-sync follower holds what was appended, or ctx ends, and keep longer, so that another replica can be elected
+// meanwhile. Where that happens they are answered with ErrNotLeader at once; else they are appended afterwards.
+// Partitions that this broker does not lead are passed over.
+func (m *Manager) DrainFor(ctx context.Context, partitions []metadata.TopicPartition, keep time.Duration) error {
+	var held []*Partition
+	for _, tp := range partitions {
+		p, err := m.Partition(tp.Topic, tp.Partition)
+		if err != nil {
+			continue
+		}
+		if v := p.view.Load(); v.role == RoleLeader && v.replicas > 1 {
+			p.hold()
+			held = append(held, p)
+		}
+	}
+	err := awaitDrained(ctx, slices.Clone(held))
+	if err != nil {
+		keep = 0 // there will be no election that is worth the wait
+	}
+	time.AfterFunc(keep, func() {
+		if m.leaving.Load() {
+			return // a Drain holds them now
+		}
+		for _, p := range held {
+			p.release()
+		}
+	})
+	return err
+}
+
 // Resume ends a Drain: requests that were held are appended where this broker still leads.
 func (m *Manager) Resume() {
+	m.leaving.Store(false)
 	for p := range m.Partitions() {
 		p.release()
 	}

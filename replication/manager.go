@@ -34,6 +34,8 @@ type Manager struct {
 	checkpointing  sync.Mutex // one writer of the high watermark checkpoint; taken under a partition's lock, takes none
 	lastCheckpoint []byte     // bytes written last; guarded by checkpointing
 
+	leaving atomic.Bool // a Drain holds all partitions
+
 	ready   chan struct{} // closed after the first round
 	version struct {
 		sync.Mutex

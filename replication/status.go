@@ -38,6 +38,17 @@ type FollowerStatus struct {
 	CaughtUp, Fetched time.Duration
 }
 
+// LogEnd says how far this replica reaches, whoever leads: the leader epoch of its last batch, -1 when it is empty, and its
+// log end offset. ErrOffline when it is halted: what it has can't be trusted, or can't be served.
+func (p *Partition) LogEnd() (leaderEpoch int32, end int64, err error) {
+	p.mu.Lock()
+	defer p.unlock()
+	if c := p.mu.core; c.Role() != RoleHalted && c.Role() != RoleRemoved {
+		return c.lastEpoch, c.EndOffset(), nil
+	}
+	return -1, -1, ErrOffline
+}
+
 // Status describes the partition at this moment.
 func (p *Partition) Status() ReplicaStatus {
 	p.mu.Lock()

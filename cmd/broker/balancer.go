@@ -2,9 +2,6 @@ package broker
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 
 	"github.com/millrace/millrace/metadata"
 )
@@ -25,21 +22,7 @@ func (b *Broker) serveReplicaBytes(_ context.Context, partitions []metadata.Topi
 }
 
 // replicaBytes asks a broker, this one included.
-func (b *Broker) replicaBytes(ctx context.Context, of *metadata.Broker, partitions []metadata.TopicPartition) ([]int64, error) {
-	if of.PeerAddress == "" {
-		return nil, errors.New("broker has no address for other brokers")
-	}
-	body, err := json.Marshal(partitions)
-	if err != nil {
-		return nil, fmt.Errorf("ask broker %d for the size of its replicas: %w", of.ID, err)
-	}
-	answer, err := b.peers.Call(ctx, of.PeerAddress, replicaBytesMethod, body)
-	if err != nil {
-		return nil, fmt.Errorf("ask broker %d for the size of its replicas: %w", of.ID, err)
-	}
-	var sizes []int64
-	if err := json.Unmarshal(answer, &sizes); err != nil {
-		return nil, fmt.Errorf("read the size of replicas of broker %d: %w", of.ID, err)
-	}
-	return sizes, nil
+func (b *Broker) replicaBytes(ctx context.Context, of *metadata.Broker, partitions []metadata.TopicPartition) (sizes []int64, err error) {
+	err = b.askBroker(ctx, of, replicaBytesMethod, partitions, &sizes)
+	return sizes, err
 }

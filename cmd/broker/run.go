@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -19,6 +20,7 @@ import (
 	"github.com/millrace/millrace/transport"
 	"github.com/millrace/millrace/transport/console"
 	"github.com/millrace/millrace/transport/kafka"
+	"github.com/millrace/millrace/transport/peer"
 )
 
 // step is one part's start and stop. A step whose start failed is not stopped: it cleans up after itself.
@@ -200,6 +202,8 @@ func (b *Broker) openStore(context.Context) error {
 		cfg.Moved = b.moved
 		cfg.Balance = true
 		cfg.ReplicaBytes = b.replicaBytes
+		cfg.LogEnds = b.logEnds
+		cfg.Drain = b.drainOf
 	}
 	cfg.Logger = b.logger.With("part", "metadata")
 	cfg.Registerer = b.registry
@@ -388,6 +392,14 @@ func (b *Broker) openReplicas(ctx context.Context) error {
 	b.replicas = replicas
 	if b.peers != nil {
 		handle(b.peers, replicaBytesMethod, b.serveReplicaBytes)
+		handle(b.peers, logEndsMethod, b.serveLogEnds)
+		b.peers.Handle(drainMethod, func(ctx context.Context, from peer.From, body []byte) ([]byte, error) {
+			var partitions []metadata.TopicPartition
+			if err := json.Unmarshal(body, &partitions); err != nil {
+				return nil, fmt.Errorf("%w: read a call of %s: %w", metadata.ErrInvalidRequest, drainMethod, err)
+			}
+			return nil, b.serveDrain(ctx, from, partitions)
+		})
 	}
 	if err := replicas.Ready(ctx); err != nil {
 		return errors.Join(fmt.Errorf("open partitions: %w", err), replicas.Close())

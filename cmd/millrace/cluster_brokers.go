@@ -226,8 +226,8 @@ func runClusterBrokersDescribe(c *cli.Context) error {
 func clusterDecommissionCommand() *cli.Command {
 	return &cli.Command{
 		Name: "decommission", Usage: "move all replicas away from a broker and take it out of the cluster", ArgsUsage: "ID",
-		Description: "The balancer moves the replicas, throttled. With --wait the command sees it through: once nothing is left there, the broker is taken out of the\n" +
-			"quorum and forgotten, and its process can be stopped. It may be interrupted and given again.",
+		Description: "The balancer moves the replicas, throttled. Once nothing is left there, the controller takes the broker out of the quorum and the cluster, and its\n" +
+			"process can be stopped. With --wait the command stays until then; it may be interrupted and given again.",
 		Flags: []cli.Flag{
 			adminFlag(), dryRunFlag(), waitFlag("wait until the broker is out of the cluster; --timeout bounds it"),
 		},
@@ -275,7 +275,7 @@ func runClusterDecommission(c *cli.Context) error {
 		return e.emitDecommission(&d)
 	}
 	if !c.Bool("wait") {
-		e.hint("to watch it and to see it through: millrace cluster brokers decommission %d --wait", id)
+		e.hint("to watch it: millrace cluster brokers decommission %d --wait", id)
 		return e.emitDecommission(&d)
 	}
 	return e.finishDecommission(c, a, path, &d)
@@ -319,14 +319,15 @@ func (e *env) finishDecommission(c *cli.Context, a *admin, path string, d *conso
 	})
 	bar.finish()
 	if err != nil {
-		return e.waitFailure(err, fmt.Sprintf("broker %d is not empty", d.Broker), fmt.Sprintf("%s left, %d on their way", counted(d.Replicas, "replica"), d.Moving),
+		return e.waitFailure(err, fmt.Sprintf("broker %d is not out of the cluster", d.Broker), fmt.Sprintf("%s left, %d on their way", counted(d.Replicas, "replica"), d.Moving),
 			"give the command again to wait on; millrace cluster rebalance status   shows the moves")
 	}
+	// The controller removes it by itself; this waits until it is out of the quorum, or says why it can't go yet.
 	if err := a.do(c.Context, "DELETE", fmt.Sprintf("/v1/brokers/%d", d.Broker), nil, &console.Done{}); err != nil {
 		return err
 	}
 	e.hint("broker %d is out of the cluster; its process can be stopped, and its data removed", d.Broker)
-	d.Voter = false
+	d.Voter, d.Gone = false, true
 	return e.emitDecommission(d)
 }
 

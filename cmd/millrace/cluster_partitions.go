@@ -40,6 +40,7 @@ func clusterPartitionsCommand() *cli.Command {
 				},
 				Action: runPartitionsElect,
 			},
+			partitionsRecoverCommand(),
 		},
 	}
 }

@@ -2,6 +2,7 @@ package console
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -69,6 +70,7 @@ type Decommission struct {
 	Moving     int      `json:"moving" doc:"of its partitions, how many are on their way to another broker"`
 	Voter      bool     `json:"voter" doc:"whether it votes in the quorum"`
 	Done       bool     `json:"done" doc:"whether it was ordered and no replica is left"`
+	Gone       bool     `json:"gone" doc:"whether the broker is out of the cluster"`
 	Stranded   []string `json:"stranded" doc:"partitions that have nowhere to go, 100 at most"`
 	StrandedOf int      `json:"stranded_total" doc:"how many they are"`
 	Why        string   `json:"why" doc:"why they have nowhere to go; empty when there are none"`
@@ -153,11 +155,19 @@ func getBroker(c *call) (any, error) {
 	return nil, unknownBroker(c.image(), b.ID) // it went in between
 }
 
-// deleteBroker takes a broker out of the quorum and forgets it. Either step may have been done by an earlier try.
+// deleteBroker forgets a broker and waits until it is out of the quorum. The controller does both by itself once a
+// decommission is done, so either may have happened.
 func deleteBroker(c *call) (any, error) {
-	b, err := c.broker()
+	id, err := c.brokerID()
 	if err != nil {
 		return nil, err
+	}
+	b := c.image().Broker(id)
+	if b == nil && c.image().Departed(id) {
+		return c.leaveQuorum(id)
+	}
+	if b == nil {
+		return nil, unknownBroker(c.image(), id)
 	}
 	if d := decommission(c.image(), b, nil); d.Replicas > 0 {
 		return nil, &metadata.Error{
@@ -171,17 +181,22 @@ func deleteBroker(c *call) (any, error) {
 			Fix: fmt.Sprintf("millrace cluster brokers decommission %d --wait", b.ID),
 		}
 	}
+	if err := c.Cluster.UnregisterBroker(c.ctx, id); err != nil && !errors.Is(err, metadata.ErrUnknownBroker) {
+		return nil, err
+	}
+	return c.leaveQuorum(id)
+}
+
+// leaveQuorum waits until a removed broker is out of the quorum.
+func (c *call) leaveQuorum(id metadata.BrokerID) (any, error) {
 	q, err := c.Quorum.Quorum(c.ctx)
 	if err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(q.Servers, func(s QuorumServer) bool { return s.Broker == int32(b.ID) }) {
-		if err := c.Quorum.RemoveServer(c.ctx, b.ID); err != nil {
+	if slices.ContainsFunc(q.Servers, func(s QuorumServer) bool { return s.Broker == int32(id) }) {
+		if err := c.Quorum.RemoveServer(c.ctx, id); err != nil {
 			return nil, err
 		}
-	}
-	if err := c.Cluster.UnregisterBroker(c.ctx, b.ID); err != nil {
-		return nil, err
 	}
 	return Done{true}, nil
 }
@@ -232,9 +247,16 @@ func putMaintenance(c *call) (any, error)    { return setMaintenance(c, true) }
 func deleteMaintenance(c *call) (any, error) { return setMaintenance(c, false) }
 
 func getDecommission(c *call) (any, error) {
-	b, err := c.broker()
+	id, err := c.brokerID()
 	if err != nil {
 		return nil, err
+	}
+	b := c.image().Broker(id)
+	if b == nil && c.image().Departed(id) { // the controller has finished it
+		return Decommission{Broker: int32(id), Removing: true, Done: true, Gone: true, Stranded: []string{}}, nil
+	}
+	if b == nil {
+		return nil, unknownBroker(c.image(), id)
 	}
 	return decommission(c.image(), b, c.quorumOrNil()), nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -26,6 +27,8 @@ type fakeCluster struct {
 	states map[int32]ReplicaState
 	orders []string
 	err    error
+
+	recovery []metadata.Recovery
 }
 
 func (f *fakeCluster) order(what string, id metadata.BrokerID) error {
@@ -42,6 +45,16 @@ func (f *fakeCluster) Decommission(_ context.Context, id metadata.BrokerID, on b
 }
 func (f *fakeCluster) UnregisterBroker(_ context.Context, id metadata.BrokerID) error {
 	return f.order("forget", id)
+}
+func (f *fakeCluster) PlanRecovery(_ context.Context, partitions []metadata.TopicPartition) ([]metadata.Recovery, error) {
+	return f.recovery, f.err
+}
+func (f *fakeCluster) Recover(_ context.Context, orders []metadata.RecoveryOrder) (out []metadata.ElectionResult) {
+	for _, o := range orders {
+		f.orders = append(f.orders, fmt.Sprintf("recover %s epoch %d by %d", o.TopicPartition, o.PartitionEpoch, o.Leader))
+		out = append(out, metadata.ElectionResult{TopicPartition: o.TopicPartition, Leader: o.Leader, Err: f.err})
+	}
+	return out
 }
 func (f *fakeCluster) Quorum(context.Context) (QuorumStatus, error) { return f.quorum, nil }
 func (f *fakeCluster) AddServer(_ context.Context, id metadata.BrokerID) error {

@@ -63,6 +63,10 @@ var routes = []route{
 	}, nil, PartitionPage{}, getPartitions},
 	{"GET", "/v1/partitions/{topic}/{partition}", "One partition with its replicas as their brokers see them.", nil, nil, PartitionDetail{}, getPartition},
 	{"GET", "/v1/partitions/{topic}/{partition}/diagnosis", "Why a partition is offline, under-replicated, or does not finish its move.", nil, nil, Diagnosis{}, getDiagnosis},
+	{"GET", "/v1/recovery", "What electing leaders of partitions that have none, and nobody to follow, would lose.", []parameter{
+		{"topic", "only of this topic", "string"},
+	}, nil, []RecoveryPlan{}, getRecovery},
+	{"POST", "/v1/recovery", "Elect leaders as planned: what they do not have is lost.", nil, RecoveryOrders{}, []Recovered{}, postRecovery},
 	{"GET", "/v1/reassignments", "Moves of replicas that are under way.", nil, nil, []PartitionInfo{}, getReassignments},
 	{"GET", "/v1/rebalance", "What the balancer does.", nil, nil, Rebalance{}, getRebalance},
 	{"GET", "/v1/rebalance/plan", "What the balancer would do now.", nil, nil, Rebalance{}, getRebalancePlan},
@@ -83,19 +87,28 @@ type call struct {
 // image is the metadata that the request is answered from.
 func (c *call) image() *metadata.Image { return c.Cluster.Image() }
 
-// broker reads the broker id of the path and finds the broker.
-func (c *call) broker() (*metadata.Broker, error) {
+// brokerID reads the broker id of the path.
+func (c *call) brokerID() (metadata.BrokerID, error) {
 	text := c.r.PathValue("broker")
-	id := int64(c.BrokerID)
-	if text != "self" {
-		var err error
-		if id, err = strconv.ParseInt(text, 10, 32); err != nil || id < 0 {
-			return nil, invalid(fmt.Sprintf("%q is not a broker id", text), "a broker id is a number, or self", "GET /v1/brokers lists them")
-		}
+	if text == "self" {
+		return c.BrokerID, nil
 	}
-	b := c.image().Broker(metadata.BrokerID(id))
+	id, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || id < 0 {
+		return metadata.NoBroker, invalid(fmt.Sprintf("%q is not a broker id", text), "a broker id is a number, or self", "GET /v1/brokers lists them")
+	}
+	return metadata.BrokerID(id), nil
+}
+
+// broker finds the broker of the path.
+func (c *call) broker() (*metadata.Broker, error) {
+	id, err := c.brokerID()
+	if err != nil {
+		return nil, err
+	}
+	b := c.image().Broker(id)
 	if b == nil {
-		return nil, unknownBroker(c.image(), metadata.BrokerID(id))
+		return nil, unknownBroker(c.image(), id)
 	}
 	return b, nil
 }

@@ -152,7 +152,7 @@ func TestForgetBroker(t *testing.T) {
 	require.True(t, ask[Done](t, s, 200, "DELETE /v1/brokers/2").Done)
 	f.quorum.Servers = f.quorum.Servers[:2] // an earlier try got as far as this
 	require.True(t, ask[Done](t, s, 200, "DELETE /v1/brokers/2").Done)
-	require.Equal(t, []string{"drop 2", "forget 2", "forget 2"}, f.orders)
+	require.Equal(t, []string{"forget 2", "drop 2", "forget 2"}, f.orders)
 }
 
 // The quorum is changed by order, and never into one that could not commit anything.
