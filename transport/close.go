@@ -31,7 +31,14 @@ const lingerTime = time.Second
 // reject counts a connection that is closed for what its client did, and logs it unless there were many lately.
 func (c *Conn) reject(r rejection, message string, attrs ...any) {
 	c.listener.metrics.rejected(r)
-	if suppressed, ok := c.server.noise.allow(r); ok {
+	suppressed, ok := 0, false
+	if c.listener.Internal() {
+		host, _, _ := net.SplitHostPort(c.raw.RemoteAddr().String()) // "" for what has no port
+		suppressed, ok = c.server.noise.allowHost(r, host)
+	} else {
+		suppressed, ok = c.server.noise.allow(r)
+	}
+	if ok {
 		if suppressed > 0 {
 			attrs = append(attrs, "suppressed", suppressed)
 		}

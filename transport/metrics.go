@@ -37,6 +37,12 @@ func (m *metrics) throttled(d time.Duration) { m.throttle.Add(int64(d)) }
 func newMetrics(reg prometheus.Registerer, s *Server, clients, brokers *budget) (*metrics, error) {
 	m := &metrics{registerer: reg}
 	m.connections.counts = map[connectionLabels]int{}
+	internal := true // a server of listeners for brokers shares the registry with the clients' server
+	for _, l := range s.listeners {
+		m.connections.descs = append(m.connections.descs, listenerDesc{l.Name(), prometheus.NewDesc("millrace_connections", "Open connections.",
+			[]string{"software", "version"}, prometheus.Labels{"listener": l.Name()})})
+		internal = internal && l.cfg.Internal
+	}
 	m.connections.known = map[softwareLabel]bool{}
 	if reg == nil {
 		return m, nil
@@ -48,8 +54,14 @@ func newMetrics(reg prometheus.Registerer, s *Server, clients, brokers *budget) 
 		m.collectors = append(m.collectors, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value))
 	}
 	m.collectors = append(m.collectors, &m.connections)
-	counter("millrace_throttle_seconds_total", "Time for which sockets were not read because of quotas.", nil,
-		func() float64 { return time.Duration(m.throttle.Load()).Seconds() })
+	budgets := map[string]*budget{"clients": clients, "brokers": brokers}
+	if internal {
+		budgets = map[string]*budget{"peers": brokers}
+	} else {
+		counter("millrace_throttle_seconds_total", "Time for which sockets were not read because of quotas.", nil,
+			func() float64 { return time.Duration(m.throttle.Load()).Seconds() })
+		gauge("millrace_response_chunks", "Large buffers in use for sending fetch responses.", nil, func() float64 { return float64(s.chunks.out.Load()) })
+	}
 	for _, l := range s.listeners {
 		for dir, n := range map[string]*atomic.Int64{"in": &l.metrics.bytesIn, "out": &l.metrics.bytesOut} {
 			counter("millrace_network_bytes_total", "Bytes read from and written to clients, TLS overhead excluded.",
@@ -64,7 +76,7 @@ func newMetrics(reg prometheus.Registerer, s *Server, clients, brokers *budget) 
 				prometheus.Labels{"listener": l.Name()}, func() float64 { return float64(l.tls.expiry().Unix()) })
 		}
 	}
-	for name, b := range map[string]*budget{"clients": clients, "brokers": brokers} {
+	for name, b := range budgets {
 		labels := prometheus.Labels{"budget": name}
 		gauge("millrace_request_memory_bytes", "Memory of requests being read or in work.", labels, func() float64 { return float64(b.inUse()) })
 		gauge("millrace_request_memory_limit_bytes", "What millrace_request_memory_bytes may grow to without a request larger than a quarter of it.",
@@ -72,7 +84,6 @@ func newMetrics(reg prometheus.Registerer, s *Server, clients, brokers *budget) 
 		counter("millrace_request_memory_waits_total", "How often a connection waited for memory before it read a request on.", labels,
 			func() float64 { return float64(b.waitCount()) })
 	}
-	gauge("millrace_response_chunks", "Large buffers in use for sending fetch responses.", nil, func() float64 { return float64(s.chunks.out.Load()) })
 	for i, c := range m.collectors {
 		if err := reg.Register(c); err != nil {
 			m.collectors = m.collectors[:i]
@@ -102,12 +113,17 @@ type connectionLabels struct {
 
 // connectionMetrics is the gauge millrace_connections{listener,software,version}.
 type connectionMetrics struct {
+	descs  []listenerDesc // one for each listener of the server
 	mu     sync.Mutex
 	counts map[connectionLabels]int
 	known  map[softwareLabel]bool
 }
 
-var connectionsDesc = prometheus.NewDesc("millrace_connections", "Open connections.", []string{"listener", "software", "version"}, nil)
+// listenerDesc describes the gauge for one listener, so that servers with different listeners can share a registry.
+type listenerDesc struct {
+	listener string
+	desc     *prometheus.Desc
+}
 
 // join counts a new connection.
 func (m *connectionMetrics) join(c *Conn) {
@@ -147,7 +163,11 @@ func (m *connectionMetrics) leaveLocked(listener string, counted softwareLabel) 
 }
 
 // Describe implements prometheus.Collector.
-func (m *connectionMetrics) Describe(ch chan<- *prometheus.Desc) { ch <- connectionsDesc }
+func (m *connectionMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range m.descs {
+		ch <- d.desc
+	}
+}
 
 // Collect implements prometheus.Collector.
 func (m *connectionMetrics) Collect(ch chan<- prometheus.Metric) {
@@ -158,6 +178,10 @@ func (m *connectionMetrics) Collect(ch chan<- prometheus.Metric) {
 		if name == "" {
 			name, version = "unknown", "unknown"
 		}
-		ch <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(n), k.listener, name, version)
+		for _, d := range m.descs {
+			if d.listener == k.listener {
+				ch <- prometheus.MustNewConstMetric(d.desc, prometheus.GaugeValue, float64(n), name, version)
+			}
+		}
 	}
 }

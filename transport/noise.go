@@ -32,10 +32,43 @@ var rejections = [...]rejection{rejectPerIP, rejectTotal, rejectListener, reject
 	rejectSize, rejectHeader, rejectVersion, rejectTLSOnPlaintext, rejectPlaintextOnTLS, rejectTLSHandshake, rejectHTTP, rejectSlowReader, rejectHandler}
 
 // noise keeps whoever connects from filling the disk with log lines: of each kind there are a few in a row, then one a second, which says
-// how many there were in between.
+// how many there were in between. On a listener for brokers, where the same process tries again for hours, there is one line a minute for each
+// kind and host.
 type noise struct {
 	mu    sync.Mutex
 	kinds map[rejection]*noiseKind
+	hosts map[noiseHost]*noiseKind
+}
+
+// noiseHost is one caller on a listener for brokers.
+type noiseHost struct {
+	rejection
+	host string
+}
+
+// maxNoiseHosts bounds the callers remembered; beyond it all are forgotten.
+const maxNoiseHosts = 256
+
+// allowHost is allow on a listener for brokers.
+func (n *noise) allowHost(kind rejection, host string) (suppressed int, ok bool) {
+	now := time.Now()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	key := noiseHost{kind, host}
+	k := n.hosts[key]
+	switch {
+	case k == nil:
+		if n.hosts == nil || len(n.hosts) >= maxNoiseHosts {
+			n.hosts = map[noiseHost]*noiseKind{}
+		}
+		n.hosts[key] = &noiseKind{last: now}
+		return 0, true
+	case now.Sub(k.last) < time.Minute:
+		k.suppressed++
+		return 0, false
+	}
+	suppressed, k.suppressed, k.last = k.suppressed, 0, now
+	return suppressed, true
 }
 
 type noiseKind struct {

@@ -88,7 +88,11 @@ func (c *Conn) handshake() error {
 	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, io.ErrUnexpectedEOF):
 		return ErrPeerClosed // port scanners and health checks
 	}
-	c.reject(rejectTLSHandshake, "TLS handshake failed", "err", err)
+	if cert := RefusedCertificate(err); cert != "" {
+		c.reject(rejectTLSHandshake, "TLS handshake failed: the client's certificate is not trusted here", "certificate", cert, "err", err)
+	} else {
+		c.reject(rejectTLSHandshake, "TLS handshake failed", "err", err)
+	}
 	return fmt.Errorf("%w: %w", ErrRejected, err)
 }
 

@@ -3,6 +3,7 @@ package transport
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -172,6 +173,22 @@ func (c *certificates) check() {
 		c.mu.reported = files
 		c.logger.Error("a changed certificate can't be used: the old one stays", "err", err)
 	}
+}
+
+// RefusedCertificate says whose certificate was refused in a handshake that ended with err: its subject, and who issued it.
+// "" when the handshake failed for another reason. A stranger chose the text.
+func RefusedCertificate(err error) string {
+	failed, ok := errors.AsType[*tls.CertificateVerificationError](err)
+	if !ok || len(failed.UnverifiedCertificates) == 0 {
+		return ""
+	}
+	const longest = 200
+	name := func(n pkix.Name) string {
+		text := n.String()
+		return fmt.Sprintf("%q", text[:min(len(text), longest)])
+	}
+	cert := failed.UnverifiedCertificates[0]
+	return fmt.Sprintf("%s, issued by %s", name(cert.Subject), name(cert.Issuer))
 }
 
 // watch checks the files until stop is closed.

@@ -34,13 +34,18 @@ func (c *ClientTLS) Config(serverName string, anyName bool) *tls.Config {
 		c.certificates.check()
 	}
 	loaded := c.certificates.current.Load().config
-	conf := &tls.Config{Certificates: loaded.Certificates, MinVersion: loaded.MinVersion, RootCAs: loaded.ClientCAs, ServerName: serverName}
+	// The certificate is shown whatever authorities the server names: one that it does not trust can then be refused by name.
+	show := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &loaded.Certificates[0], nil }
+	conf := &tls.Config{GetClientCertificate: show, MinVersion: loaded.MinVersion, RootCAs: loaded.ClientCAs, ServerName: serverName}
 	if anyName {
 		conf.InsecureSkipVerify = true // VerifyConnection does all of it but the name
 		conf.VerifyConnection = verifyChain(conf.RootCAs)
 	}
 	return conf
 }
+
+// Reload reads the files now.
+func (c *ClientTLS) Reload() error { return c.certificates.reload() }
 
 // verifyChain checks a server's certificate against the authorities, whatever its name.
 func verifyChain(roots *x509.CertPool) func(tls.ConnectionState) error {

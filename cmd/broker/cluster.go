@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/millrace/millrace/metadata"
 	"github.com/millrace/millrace/metadata/membership"
+	"github.com/millrace/millrace/transport"
 	"github.com/millrace/millrace/transport/peer"
 )
 
@@ -33,6 +35,11 @@ type PeerConfig struct {
 
 // forms says whether this broker takes part in forming a cluster of several, or joins one.
 func (c *Config) forms() bool { return len(c.Join) > 0 || c.BootstrapExpect > 1 || c.Replace >= 0 }
+
+// TLS says whether any listener shows a certificate.
+func (c *Config) TLS() bool {
+	return c.Peers != nil && c.Peers.TLS != nil || slices.ContainsFunc(c.Listeners, func(l transport.ListenerConfig) bool { return l.TLS != nil })
+}
 
 // foreignPeer is a broker of another cluster that was met in gossip.
 type foreignPeer struct {
@@ -89,6 +96,16 @@ func (b *Broker) openPeers(context.Context) error {
 	}
 	b.peers = peers
 	return nil
+}
+
+// ReloadTLS reads the certificates of all listeners again, now; they are also read when their files change. Connections
+// that exist stay. With an error the old certificates of that listener are still used. It may be called once Ready.
+func (b *Broker) ReloadTLS() error {
+	err := b.transport.ReloadTLS()
+	if b.peers != nil {
+		err = errors.Join(err, b.peers.ReloadTLS())
+	}
+	return err
 }
 
 func (b *Broker) closePeers(ctx context.Context) error {

@@ -386,9 +386,21 @@ func absentSeeds(g *membership.Membership, present []neighbour) []string {
 		if seed.Err == nil || slices.ContainsFunc(present, func(n neighbour) bool { return slices.Contains(seed.Addrs, n.gossip) }) {
 			continue
 		}
-		out = append(out, seed.Address+" "+shortReason(seed.Err))
+		out = append(out, seed.Address+" "+gossipReason(seed.Err))
 	}
 	return out
+}
+
+// gossipReason is why gossip reaches nobody at an address. Where somebody took the connection and hung up, or what came back
+// can't be read, it is most likely the key.
+func gossipReason(err error) string {
+	reason := shortReason(err)
+	for _, sign := range []string{"EOF", "reset by peer", "crypt", "broken pipe"} {
+		if strings.Contains(err.Error(), sign) {
+			return reason + ": something answers there and does not gossip with this broker; is millrace.gossip.key the same on both, and is it the port of gossip"
+		}
+	}
+	return reason
 }
 
 // shortReason is the last part of an error of the network: "connection refused".

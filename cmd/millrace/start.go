@@ -7,7 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/urfave/cli/v2"
 
@@ -30,7 +32,7 @@ func startCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "start",
 		Usage: "run a broker",
-		Description: "Runs a broker until SIGINT or SIGTERM. Without other brokers to join it forms a cluster of its own.\n" +
+		Description: "Runs a broker until SIGINT or SIGTERM; SIGHUP has it read its certificates again. Without other brokers to join it forms a cluster of its own.\n" +
 			"Listeners are bound to this machine only, unless --advertise or the key listeners says otherwise.",
 		Flags: append(settingFlags(),
 			&cli.StringFlag{Name: "data", Usage: "`DIR` for records and metadata (default ./millrace-data)"},
@@ -92,8 +94,31 @@ func startCommand() *cli.Command {
 				ctx, cancel = untilClosed(ctx, e.stdin)
 				defer cancel()
 			}
-			return e.runBroker(ctx, cfg, nil)
+			signals, stop := hangups(&cfg)
+			defer stop()
+			return e.runBroker(ctx, cfg, func(b *broker.Broker) {
+				go func() {
+					for range signals {
+						if err := b.ReloadTLS(); err != nil {
+							cfg.Logger.Error("certificates can't be loaded: the old ones stay", "error", err)
+						}
+					}
+				}()
+			})
 		},
+	}
+}
+
+// hangups delivers SIGHUP, which has a broker with certificates read them again; one without is ended by it, as any program
+// is. The channel is closed by stop.
+func hangups(cfg *broker.Config) (<-chan os.Signal, func()) {
+	c := make(chan os.Signal, 1)
+	if cfg.TLS() {
+		signal.Notify(c, syscall.SIGHUP)
+	}
+	return c, func() {
+		signal.Stop(c)
+		close(c)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/metadata"
+	"github.com/millrace/millrace/transport"
 )
 
 // connect connects to the address, with TLS if that is configured.
@@ -37,6 +38,11 @@ func (p *Peers) connect(ctx context.Context, address string) (net.Conn, error) {
 			err = &metadata.Error{
 				Kind: ErrRefused, What: fmt.Sprintf("%s does not speak TLS", address), Why: "TLS between brokers is on here and off there",
 				Fix: "switch it on at all brokers, or at none",
+			}
+		} else if cert := transport.RefusedCertificate(err); cert != "" {
+			err = &metadata.Error{
+				Kind: ErrRefused, What: fmt.Sprintf("the certificate of %s is not trusted here: %s", address, cert), Why: err.Error(),
+				Fix: "give all brokers certificates of one authority, for the names that they advertise; ssl.truststore.location names the authorities",
 			}
 		}
 		return nil, fmt.Errorf("%w: TLS with %s: %w", ErrUnreachable, address, err)
@@ -120,6 +126,12 @@ func (p *Peers) greeted(reply []byte, address string, want *metadata.BrokerID) (
 
 // noHello explains a connection that ended, or fell silent, where the answer to our hello should be.
 func (p *Peers) noHello(address string, err error) error {
+	if alert, ok := errors.AsType[*net.OpError](err); ok && alert.Op == "remote error" && p.tls != nil { // with TLS 1.3 it comes only now
+		return fmt.Errorf("no hello from %s: %w: %w", address, ErrUnreachable, &metadata.Error{
+			Kind: ErrRefused, What: fmt.Sprintf("%s refused this broker's certificate, %s", address, p.cfg.TLS.CertFile), Why: alert.Error(),
+			Fix: "give all brokers certificates of one authority; ssl.truststore.location at the other broker names those it trusts",
+		})
+	}
 	hint := ""
 	if p.tls == nil && (errors.Is(err, io.EOF) || strings.Contains(err.Error(), "reset") || strings.Contains(err.Error(), "frame of")) {
 		hint = " (is TLS between brokers on there, or is it another service's port?)"

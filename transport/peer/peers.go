@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -74,6 +75,7 @@ func New(cfg Config) (*Peers, error) {
 	tc := transport.Default()
 	tc.Listeners = []transport.ListenerConfig{listener}
 	tc.Logger = cfg.Logger
+	tc.Registerer = cfg.Registerer
 	tc.WriteTimeout = cfg.WriteTimeout
 	tc.MaxRequestBytesBeforeAuth = maxHelloBytes
 	server, err := transport.New(tc, &handler{p})
@@ -114,8 +116,14 @@ func (p *Peers) OpenFetcher(broker metadata.BrokerID) replication.Fetcher {
 	return newFetcher(p, broker)
 }
 
-// ReloadTLS reads the certificates again, now.
-func (p *Peers) ReloadTLS() error { return p.server.ReloadTLS() }
+// ReloadTLS reads the certificates again, now, for connections in both directions.
+func (p *Peers) ReloadTLS() error {
+	err := p.server.ReloadTLS()
+	if p.tls != nil {
+		err = errors.Join(err, p.tls.Reload())
+	}
+	return err
+}
 
 // Close stops listening and ends all connections, those of Raft in their hello included; Raft itself closes the
 // established ones. Calls that are being served may end until ctx does.

@@ -103,7 +103,10 @@ func TestTLS(t *testing.T) {
 	c := start(t, identity("c", 4), with(&TLS{CertFile: stranger.broker("four", localhost).CertFile, KeyFile: filepath.Join(stranger.dir, "four.key"), CAFile: files.CAFile}))
 	_, err = c.Call(deadline(t), b.Advertised(), "now", nil)
 	require.ErrorIs(t, err, ErrUnreachable)
+	require.ErrorContains(t, err, "refused this broker's certificate")
+	require.ErrorContains(t, err, "fix:")
 	require.Eventually(t, func() bool { return b.log.count("TLS handshake failed") == 1 }, testDeadline, time.Millisecond)
+	require.Equal(t, 1, b.log.count(`CN=four`), b.log)
 
 	// A certificate for another host serves only where names don't matter.
 	d := start(t, identity("c", 5), with(ca.broker("five", net.IPv4(10, 0, 0, 1))))
@@ -118,6 +121,9 @@ func TestTLS(t *testing.T) {
 	// … and never one of another authority.
 	_, err = e.Call(deadline(t), c.Advertised(), "now", nil)
 	require.ErrorIs(t, err, ErrUnreachable)
+	_, err = a.Call(deadline(t), c.Advertised(), "now", nil)
+	require.ErrorContains(t, err, "is not trusted here")
+	require.ErrorContains(t, err, "CN=four")
 
 	// What is on disk now counts for the next connection, in both roles.
 	ca.broker("one", net.IPv4(10, 0, 0, 9))
