@@ -90,6 +90,28 @@ func adminAnswer[T any](c *cli.Context, path string) (*admin, *T, error) {
 	return a, v, nil
 }
 
+// brokerAnswer is adminAnswer for a command about one broker: path has its id where it says %d.
+func brokerAnswer[T any](c *cli.Context, path string) (a *admin, id int32, v *T, err error) {
+	e := envOf(c)
+	v = new(T)
+	if e.wantsFields(*v) {
+		return nil, 0, nil, nil
+	}
+	if id, err = brokerArgument(c); err != nil {
+		return nil, 0, nil, err
+	}
+	if a, err = e.openAdmin(c); err != nil {
+		return nil, 0, nil, err
+	}
+	if strings.Contains(path, "%d") {
+		path = fmt.Sprintf(path, id)
+	}
+	if err := a.get(c.Context, path, v); err != nil {
+		return nil, 0, nil, err
+	}
+	return a, id, v, nil
+}
+
 // openAdmin prepares to ask the admin API. Nothing is sent yet.
 func (e *env) openAdmin(c *cli.Context) (*admin, error) {
 	if e.profileErr != nil {

@@ -194,19 +194,8 @@ func runClusterMembers(c *cli.Context) error {
 
 func runClusterBrokersDescribe(c *cli.Context) error {
 	e := envOf(c)
-	if e.wantsFields(console.BrokerInfo{}) {
-		return nil
-	}
-	id, err := brokerArgument(c)
-	if err != nil {
-		return err
-	}
-	a, err := e.openAdmin(c)
-	if err != nil {
-		return err
-	}
-	var b console.BrokerInfo
-	if err := a.get(c.Context, fmt.Sprintf("/v1/brokers/%d", id), &b); err != nil {
+	_, _, b, err := brokerAnswer[console.BrokerInfo](c, "/v1/brokers/%d")
+	if err != nil || b == nil {
 		return err
 	}
 	return e.emit(result{value: b, text: func(w io.Writer, wide bool) {
@@ -237,25 +226,14 @@ func clusterDecommissionCommand() *cli.Command {
 
 func runClusterDecommission(c *cli.Context) error {
 	e := envOf(c)
-	if e.wantsFields(console.Decommission{}) {
-		return nil
-	}
-	id, err := brokerArgument(c)
-	if err != nil {
-		return err
-	}
-	a, err := e.openAdmin(c)
-	if err != nil {
-		return err
-	}
-	path := fmt.Sprintf("/v1/brokers/%d/decommission", id)
-	var d console.Decommission
-	if err := a.get(c.Context, path, &d); err != nil {
+	a, id, d, err := brokerAnswer[console.Decommission](c, "/v1/brokers/%d/decommission")
+	if err != nil || d == nil {
 		return err
 	}
 	if d.StrandedOf > 0 {
-		return strandedFailure(&d)
+		return strandedFailure(d)
 	}
+	path := fmt.Sprintf("/v1/brokers/%d/decommission", id)
 	if !d.Removing {
 		fmt.Fprintf(e.stderr, "broker %d has %s (%d led by it); they are moved to other brokers, then it leaves the cluster for good\n", id, counted(d.Replicas, "replica"), d.Leaders)
 		if d.Voter {
@@ -263,22 +241,22 @@ func runClusterDecommission(c *cli.Context) error {
 		}
 		if c.Bool("dry-run") {
 			e.hint("dry run: nothing was changed")
-			return e.emitDecommission(&d)
+			return e.emitDecommission(d)
 		}
 		if err := e.confirm(fmt.Sprintf("decommission broker %d?", id)); err != nil {
 			return err
 		}
-		if err := a.do(c.Context, "POST", path, nil, &d); err != nil {
+		if err := a.do(c.Context, "POST", path, nil, d); err != nil {
 			return err
 		}
 	} else if c.Bool("dry-run") {
-		return e.emitDecommission(&d)
+		return e.emitDecommission(d)
 	}
 	if !c.Bool("wait") {
 		e.hint("to watch it: millrace cluster brokers decommission %d --wait", id)
-		return e.emitDecommission(&d)
+		return e.emitDecommission(d)
 	}
-	return e.finishDecommission(c, a, path, &d)
+	return e.finishDecommission(c, a, path, d)
 }
 
 func counted(n int, what string) string {

@@ -26,7 +26,8 @@ func clusterQuorumCommand() *cli.Command {
 			},
 			{
 				Name: "remove-voter", Usage: "take a broker out of the quorum", ArgsUsage: "ID", Flags: []cli.Flag{adminFlag(), dryRunFlag()},
-				Description: "For a voter that is gone for good. It comes back only with another data directory. Refused when the voters that are left would be no majority.",
+				Description: "For a server of a broker that is removed, and is to leave the quorum too: the controller does it by itself, this waits for it. A broker of the cluster\n" +
+					"leaves both by   millrace cluster brokers decommission ID. Refused when the voters that are left would be no majority.",
 				Action:      runQuorumRemoveVoter,
 			},
 			{Name: "transfer", Usage: "make another voter the leader, and so the controller", ArgsUsage: "ID", Flags: []cli.Flag{adminFlag()}, Action: runQuorumTransfer},
@@ -197,19 +198,8 @@ func runQuorumTransfer(c *cli.Context) error {
 
 func runQuorumRemoveVoter(c *cli.Context) error {
 	e := envOf(c)
-	if e.wantsFields(console.QuorumStatus{}) {
-		return nil
-	}
-	id, err := brokerArgument(c)
-	if err != nil {
-		return err
-	}
-	a, err := e.openAdmin(c)
-	if err != nil {
-		return err
-	}
-	var q console.QuorumStatus
-	if err := a.get(c.Context, "/v1/quorum", &q); err != nil {
+	_, id, q, err := brokerAnswer[console.QuorumStatus](c, "/v1/quorum")
+	if err != nil || q == nil {
 		return err
 	}
 	left := 0
@@ -221,7 +211,7 @@ func runQuorumRemoveVoter(c *cli.Context) error {
 	fmt.Fprintf(e.stderr, "broker %d leaves the quorum and can come back to it only with another data directory; %s left, %d of them needed for every change\n", id, counted(left, "voter"), left/2+1)
 	if c.Bool("dry-run") {
 		e.hint("dry run: nothing was changed")
-		return e.emitQuorum(&q)
+		return e.emitQuorum(q)
 	}
 	if err := e.confirm(fmt.Sprintf("take broker %d out of the quorum?", id)); err != nil {
 		return err
