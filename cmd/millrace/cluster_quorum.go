@@ -28,7 +28,7 @@ func clusterQuorumCommand() *cli.Command {
 				Name: "remove-voter", Usage: "take a broker out of the quorum", ArgsUsage: "ID", Flags: []cli.Flag{adminFlag(), dryRunFlag()},
 				Description: "For a server of a broker that is removed, and is to leave the quorum too: the controller does it by itself, this waits for it. A broker of the cluster\n" +
 					"leaves both by   millrace cluster brokers decommission ID. Refused when the voters that are left would be no majority.",
-				Action:      runQuorumRemoveVoter,
+				Action: runQuorumRemoveVoter,
 			},
 			{Name: "transfer", Usage: "make another voter the leader, and so the controller", ArgsUsage: "ID", Flags: []cli.Flag{adminFlag()}, Action: runQuorumTransfer},
 		},
