@@ -367,6 +367,9 @@ func TestLateBatchOfCommits(t *testing.T) {
 	fresh.sequence = 1
 	f.must(fresh) // a new process begins at 1 again
 	f.must(&deleteTopic{id: TopicID{1}})
+	if !f.st.broker(first).Fenced {
+		f.fence(first, true)
+	}
 	f.must(&unregisterBroker{broker: first, epoch: f.st.broker(first).Epoch})
 	for _, s := range f.st.commitSequences {
 		require.NotEqual(t, first, s.Broker, "forgotten with its broker")

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -45,6 +46,11 @@ type quorumNode struct {
 	epoch   int64
 	up      bool
 	process byte
+}
+
+// inQuorumWorld runs a test in a bubble of its own, where all sleep is fake time.
+func inQuorumWorld(t *testing.T, size int, test func(*testing.T, *quorumWorld)) {
+	synctest.Test(t, func(t *testing.T) { test(t, newQuorumWorld(t, size)) })
 }
 
 func newQuorumWorld(t *testing.T, size int) *quorumWorld {

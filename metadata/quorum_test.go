@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -16,8 +15,7 @@ import (
 // D2, M17: brokers that join a lone voter over links of 100 ms enter as non-voters, one at a time, and vote once they have
 // caught up, up to the quorum's size; the others never do. Nothing is held up meanwhile.
 func TestVotersGrow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newQuorumWorld(t, 3)
+	inQuorumWorld(t, 3, func(t *testing.T, w *quorumWorld) {
 		w.link = 100 * time.Millisecond / 2
 		first := w.join(1)
 		require.True(t, first.IsController(), "a lone voter waits for nobody")
@@ -43,8 +41,7 @@ func TestVotersGrow(t *testing.T) {
 // M17: a server that answers calls and gets no entries is never given a vote, so that what is committed does not wait for
 // it; once it has caught up it is.
 func TestNoVoteBeforeCatchUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newQuorumWorld(t, 3)
+	inQuorumWorld(t, 3, func(t *testing.T, w *quorumWorld) {
 		first := w.join(1)
 		second := w.open(2, DirectoryID{2}, 1)
 		w.deafen(second, true)
@@ -75,8 +72,7 @@ func TestNoVoteBeforeCatchUp(t *testing.T) {
 
 // M17: two servers that are both ready are not let in by one look at a state that is older than the last promotion.
 func TestOneVoteAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newQuorumWorld(t, 2)
+	inQuorumWorld(t, 2, func(t *testing.T, w *quorumWorld) {
 		first := w.join(1)
 		ready := func(id BrokerID) *autopilot.ServerState {
 			return &autopilot.ServerState{
@@ -100,8 +96,7 @@ func TestOneVoteAtATime(t *testing.T) {
 // M15: each of three voters in turn is cut off for a minute, is suspected by gossip on both sides and fenced, and nobody
 // loses or gains a vote by it.
 func TestIsolationChangesNoVoter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newQuorumWorld(t, 3)
+	inQuorumWorld(t, 3, func(t *testing.T, w *quorumWorld) {
 		for id := BrokerID(1); id <= 4; id++ {
 			w.join(id)
 		}
@@ -136,8 +131,7 @@ func TestIsolationChangesNoVoter(t *testing.T) {
 // started again with its old directory, changes nothing and no term; it is refused by name, and with an empty directory
 // it is a new broker.
 func TestRemovedServerStaysOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newQuorumWorld(t, 3)
+	inQuorumWorld(t, 3, func(t *testing.T, w *quorumWorld) {
 		first := w.join(1)
 		for id := BrokerID(2); id <= 4; id++ {
 			w.join(id)
@@ -185,8 +179,7 @@ func TestRemovedServerStaysOut(t *testing.T) {
 
 // M14: a controller that is cut off from its quorum removes nobody; what it was asked is refused, or unknown and undone.
 func TestMinorityRemovesNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newQuorumWorld(t, 3)
+	inQuorumWorld(t, 3, func(t *testing.T, w *quorumWorld) {
 		for id := BrokerID(1); id <= 3; id++ {
 			w.join(id)
 		}
@@ -220,8 +213,7 @@ func TestMinorityRemovesNobody(t *testing.T) {
 // The controller's own removal: it hands the lead over first, so that the quorum is not without one for an election
 // timeout, and the next controller takes it out. A lone voter can't go.
 func TestControllerIsRemoved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newQuorumWorld(t, 3)
+	inQuorumWorld(t, 3, func(t *testing.T, w *quorumWorld) {
 		first := w.join(1)
 		for id := BrokerID(2); id <= 4; id++ {
 			w.join(id)
@@ -249,8 +241,7 @@ func TestControllerIsRemoved(t *testing.T) {
 
 // The lead goes to the voter that is named, or to any; not to one without a vote.
 func TestTransferLeadership(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newQuorumWorld(t, 3)
+	inQuorumWorld(t, 3, func(t *testing.T, w *quorumWorld) {
 		first := w.join(1)
 		requireMend(t, first.TransferLeadership(testContext(t), NoBroker), ErrBusy, "the controller did not change")
 		require.NoError(t, first.TransferLeadership(testContext(t), 1), "it has it")
@@ -287,8 +278,7 @@ func TestTransferLeadership(t *testing.T) {
 // AddServer refuses what could not vote one day: a server that is not reached, one that is another, a directory of another
 // broker. An address that belongs to another server now is taken from the old one, which keeps its vote (M15).
 func TestAddServerRules(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newQuorumWorld(t, 3)
+	inQuorumWorld(t, 3, func(t *testing.T, w *quorumWorld) {
 		first := w.join(1)
 		for id := BrokerID(2); id <= 3; id++ {
 			w.join(id)

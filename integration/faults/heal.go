@@ -67,7 +67,11 @@ func (r *run) awaitHealth(ctx context.Context, when string) {
 	began := time.Now()
 	wait, cancel := context.WithTimeout(ctx, healPatience)
 	defer cancel()
-	if err := r.healthy(wait); err != nil && ctx.Err() == nil {
+	err := r.healthy(wait)
+	if err == nil {
+		err = r.quorumWhole(wait)
+	}
+	if err != nil && ctx.Err() == nil {
 		r.fail("%s: not whole after %s: %v", when, healPatience, err)
 		return
 	}

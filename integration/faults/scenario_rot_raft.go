@@ -92,6 +92,7 @@ func partitionFiles(n *cluster.Node) (map[string]int64, error) {
 // roundRotRaft stops one broker, damages its metadata, and starts it again. It must come back with what the others have, or
 // refuse and name a mend, which must work.
 func roundRotRaft(ctx context.Context, r *run) error {
+	r.awaitHealth(ctx, "before metadata is damaged")
 	n, why := r.victim()
 	rot := raftRots[r.random.IntN(len(raftRots))]
 	stop, how := n.Kill, "killed"

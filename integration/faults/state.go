@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/millrace/millrace/integration/check"
 	"github.com/millrace/millrace/integration/cluster"
+	"github.com/millrace/millrace/transport/console"
 )
 
 // statePatience bounds how long the brokers may take to have applied the same metadata once nobody changes it.
@@ -58,4 +60,50 @@ func (r *run) compareStates(ctx context.Context) {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
+}
+
+// quorumWhole waits until the metadata quorum has all its voters, and each of them keeps up. One that took its place anew
+// votes only once it has kept up for a while: until then the loss of another one's memory may be the loss of the majority,
+// which nobody promises to survive.
+func (r *run) quorumWhole(ctx context.Context) error {
+	why := errors.New("no broker was asked")
+	for {
+		for _, n := range r.cluster.Nodes {
+			if n.Running() {
+				why = askQuorum(ctx, n, len(r.cluster.Nodes))
+				break
+			}
+		}
+		if why == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the metadata quorum is not whole: %w", why)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func askQuorum(ctx context.Context, n *cluster.Node, brokers int) error {
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Second)
+	defer cancel()
+	body, err := n.Get(ctx, "/v1/quorum")
+	if err != nil {
+		return err
+	}
+	var q console.QuorumStatus
+	if err := json.Unmarshal(body, &q); err != nil {
+		return fmt.Errorf("read the quorum of node %d: %w", n.Index, err)
+	}
+	voters := 0
+	for _, s := range q.Servers {
+		if s.Voter && s.Healthy {
+			voters++
+		}
+	}
+	if want := min(q.Size, brokers); q.Leader < 0 || voters < want {
+		return fmt.Errorf("leader %d, %d of %d voters are well", q.Leader, voters, want)
+	}
+	return nil
 }
