@@ -67,12 +67,16 @@ func (d *Dir) CreateAll(wanted []NewLog) []Created {
 		o := &out[of[i]]
 		if err := errs[i]; err != nil {
 			l.abandon()
-			if errors.Is(err, vfs.ErrNoSpace) {
+			switch {
+			case errors.Is(err, vfs.ErrTooManyFiles) && d.undo(l.path, wanted[of[i]].StartOffset) == nil:
+				// Nothing is wrong with the disk: it may be tried again when files were closed, or the limit raised.
+				o.Err = fmt.Errorf("create partition %s: %w; the limit of open files (ulimit -n, LimitNOFILE) is too low for as many partitions", l, err)
+			case errors.Is(err, vfs.ErrNoSpace):
 				d.sawFull()
 				// A half-made directory holds no records; what remains of it is removed at the next start.
 				_ = d.cfg.FS.RemoveAll(l.path)
 				o.Err = fmt.Errorf("create partition %s: %w: %w", l, ErrNoSpace, err)
-			} else {
+			default:
 				o.Err = d.fail(fmt.Errorf("create partition %s: %w", l, err))
 			}
 			continue
@@ -206,6 +210,17 @@ func (l *Log) create(start int64, synced bool) error {
 	l.mu.notified = -1
 	s := state{topic: l.topic, partition: l.partition, topicID: l.topicID, logID: l.mu.logID, start: start, recoveryPoint: start, cut: -1}
 	return d.writeNew(vfs.Join(l.path, stateName+tmpSuffix), s.encode(), synced)
+}
+
+// undo removes what there is of the directory of a partition that begins at start and could not be made, without opening
+// anything. It fails if something is left.
+func (d *Dir) undo(path string, start int64) error {
+	for _, name := range []string{metadataName, newSegment("", start).log.path, stateName + tmpSuffix, ""} {
+		if err := d.cfg.FS.Remove(vfs.Join(path, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // abandon lets go of the files of a log that could not be made.

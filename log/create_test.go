@@ -110,3 +110,27 @@ func TestCreateAllRefusals(t *testing.T) {
 	require.Len(t, d.Logs(), 2)
 	require.NoError(t, d.Close())
 }
+
+// A process that may open no more files has nothing wrong with its disk: what can't be created is refused, whole, and can
+// be created later; what is there serves on.
+func TestCreateWithTooManyFiles(t *testing.T) {
+	for _, n := range []int{1, 3, 2 * wholeSync} {
+		for _, name := range []string{metadataName, "*.log", stateName + tmpSuffix} {
+			eachMode(t, func(t *testing.T, m mode) {
+				fsys := vfs.NewFaulty(vfs.NewMem(1))
+				d := openDir(t, testConfig(m, fsys))
+				fsys.Inject(vfs.Fault{Op: vfs.OpCreate, Name: name, After: n - 1, Err: vfs.ErrTooManyFiles})
+				created := d.CreateAll(manyLogs(n))
+				for i, c := range created[:n-1] {
+					require.NoError(t, c.Err, i)
+				}
+				require.ErrorIs(t, created[n-1].Err, vfs.ErrTooManyFiles)
+				require.NoError(t, d.Failed())
+				again := d.CreateAll(manyLogs(n)[n-1:])
+				require.NoError(t, again[0].Err)
+				appendOne(t, again[0].Log, 0, plainBatch(1, 10))
+				require.Len(t, d.Logs(), n)
+			})
+		}
+	}
+}

@@ -94,6 +94,9 @@ func (l *Log) createSegment(seg *segment) error {
 			l.dir.sawFull()
 			return fmt.Errorf("%s: create segment %d: %w: %w", l, seg.base, ErrNoSpace, err)
 		}
+		if errors.Is(err, vfs.ErrTooManyFiles) {
+			return fmt.Errorf("%s: create segment %d: %w: %w", l, seg.base, ErrNoSpace, err) // refused, as when the disk is full: it passes
+		}
 		return l.dir.fail(fmt.Errorf("create segment %d of %s: %w", seg.base, l, err))
 	}
 	seg.pinned = l.dir.files.adopt(&seg.log, f)

@@ -13,6 +13,8 @@ var (
 	ErrNoSpace = errors.New("no space left on the file system")
 	// ErrIO says that the device failed. After a failed Sync some pages may be marked clean without being on disk.
 	ErrIO = errors.New("input/output error")
+	// ErrTooManyFiles says that the process, or the machine, has as many files open as it may. Nothing was done.
+	ErrTooManyFiles = errors.New("too many open files")
 	// ErrLocked says that another process (or another FS handle of this one) holds the lock file.
 	ErrLocked = errors.New("locked by another process")
 )

@@ -208,6 +208,8 @@ func classify(err error) error {
 		return nil
 	case errors.Is(err, syscall.ENOSPC) || isQuota(err):
 		return &classified{err: err, class: ErrNoSpace}
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return &classified{err: err, class: ErrTooManyFiles}
 	case errors.Is(err, syscall.EIO):
 		return &classified{err: err, class: ErrIO}
 	}
