@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,7 +45,7 @@ type quorumNode struct {
 	address string
 	trans   *raft.InmemTransport
 	epoch   int64
-	up      bool
+	up      atomic.Bool
 	process byte
 }
 
@@ -90,7 +91,8 @@ func (s slowLink) RequestPreVote(id raft.ServerID, to raft.ServerAddress, a *raf
 // registers. The first one founds the cluster.
 func (w *quorumWorld) open(id BrokerID, dir DirectoryID, process byte) *quorumNode {
 	w.t.Helper()
-	n := &quorumNode{address: "broker-" + id.String(), process: process, up: true}
+	n := &quorumNode{address: "broker-" + id.String(), process: process}
+	n.up.Store(true)
 	cfg := testConfig(w.t, filepath.Join(w.dir, fmt.Sprintf("%x", dir)))
 	cfg.NodeID, cfg.DirectoryID, cfg.QuorumSize = id, dir, w.size
 	cfg.Bootstrap = len(w.nodes()) == 0
@@ -140,9 +142,7 @@ func (w *quorumWorld) register(n *quorumNode) {
 
 // kill ends a process.
 func (w *quorumWorld) kill(n *quorumNode) {
-	w.mu.Lock()
-	n.up = false
-	w.mu.Unlock()
+	n.up.Store(false)
 	w.connect()
 	require.NoError(w.t, n.Close())
 }
@@ -153,7 +153,7 @@ func (w *quorumWorld) close() {
 		close(w.stop)
 		w.wg.Wait()
 		for _, n := range w.nodes() {
-			if n.up {
+			if n.up.Load() {
 				w.kill(n)
 				verifyReplay(w.t, n.Store)
 			}
@@ -174,7 +174,7 @@ func (w *quorumWorld) nodes() []*quorumNode {
 // at returns the process that runs at an address.
 func (w *quorumWorld) at(address string) *quorumNode {
 	for _, n := range w.nodes() {
-		if n.up && n.address == address {
+		if n.up.Load() && n.address == address {
 			return n
 		}
 	}
@@ -199,7 +199,7 @@ func (w *quorumWorld) connect() {
 			deaf := w.mu.deaf[a.address] || w.mu.deaf[b.address]
 			w.mu.Unlock()
 			switch current := w.at(b.address); {
-			case a.up && b.up && !deaf && w.reaches(a.address, b.address):
+			case a.up.Load() && b.up.Load() && !deaf && w.reaches(a.address, b.address):
 				a.trans.Connect(b.trans.LocalAddr(), b.trans)
 			case current == b || current == nil:
 				a.trans.Disconnect(b.trans.LocalAddr())
@@ -231,7 +231,7 @@ func (w *quorumWorld) beats() {
 	for {
 		for _, n := range w.nodes() {
 			w.mu.Lock()
-			send, epoch := n.up && n.epoch != 0, n.epoch
+			send, epoch := n.up.Load() && n.epoch != 0, n.epoch
 			w.mu.Unlock()
 			if send {
 				ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
@@ -266,7 +266,7 @@ func (w *quorumWorld) controller(not ...*quorumNode) (lead *quorumNode) {
 	w.t.Helper()
 	w.await("there is a controller", func() bool {
 		for _, n := range w.nodes() {
-			if n.up && n.IsController() && !slices.Contains(not, n) {
+			if n.up.Load() && n.IsController() && !slices.Contains(not, n) {
 				lead = n
 				return true
 			}
@@ -310,7 +310,7 @@ func (w *quorumWorld) voting(ids ...BrokerID) {
 	w.t.Helper()
 	w.await(fmt.Sprint("the voters are ", ids), func() bool {
 		for _, n := range w.nodes() {
-			if voters, _ := n.ids(); n.up && n.IsController() && slices.Equal(voters, ids) {
+			if voters, _ := n.ids(); n.up.Load() && n.IsController() && slices.Equal(voters, ids) {
 				return true
 			}
 		}
