@@ -55,11 +55,7 @@ func (c *Core) consumerClassicJoin(now Time, ev *Join) {
 		return
 	case id == "" && holder != "": // a static member that was restarted
 		id = ev.NewID
-		old := g.members[holder]
-		next := *old.record
-		next.ID, next.MemberEpoch, next.PreviousMemberEpoch, next.State, next.Revoking = id, 0, 0, memberStable, nil
-		g.remove(old)
-		g.add(&consumerMember{record: &next, revokeBy: Never})
+		g.succeed(g.members[holder], id)
 	case id == "":
 		id, fresh = ev.NewID, true
 	default:

@@ -30,9 +30,6 @@ func (c *Core) consumerBeat(now Time, ev *ConsumerHeartbeat) ConsumerHeartbeatRe
 	if err := r.checkWish(ev.Settings); err != nil {
 		return fail(err)
 	}
-	if r.HasRegex {
-		_ = g.compile(r.Regex)
-	}
 	m, joined, err := c.consumerMember(now, ev)
 	if err != nil {
 		return fail(err)
@@ -145,6 +142,11 @@ func (c *Core) comeBack(ev *ConsumerHeartbeat, old *consumerMember) *consumerMem
 	if id == "" {
 		id = ev.NewID
 	}
+	return g.succeed(old, id)
+}
+
+// succeed puts a new member in the place of a static one, with all that it has, and under another id.
+func (g *consumerGroup) succeed(old *consumerMember, id string) *consumerMember {
 	next := *old.record
 	next.ID, next.MemberEpoch, next.PreviousMemberEpoch, next.State, next.Revoking = id, 0, 0, memberStable, nil
 	g.remove(old)
@@ -170,6 +172,7 @@ func (g *consumerGroup) update(m *consumerMember, r *ConsumerHeartbeatRequest) (
 		}
 	}
 	if r.HasRegex && r.Regex != next.SubscriptionRegex {
+		_ = g.compile(r.Regex) // it was checked
 		next.SubscriptionRegex, subscription = r.Regex, true
 	}
 	if r.HasAssignor && r.Assignor != next.ServerAssignor {

@@ -80,6 +80,11 @@ func (g *consumerGroup) resolve(topics Topics) *resolved {
 		_, _ = h.Write(binary.BigEndian.AppendUint32(nil, uint32(t.Partitions)))
 	}
 	r.hash = h.Sum64()
+	for _, expr := range slices.Collect(maps.Keys(g.regexps)) {
+		if _, used := matches[expr]; !used {
+			delete(g.regexps, expr) // a member that names another one each time must not fill the memory (I23)
+		}
+	}
 	for id, ids := range subscribed {
 		at := make([]int, len(ids))
 		for i := range ids {

@@ -325,6 +325,17 @@ func TestConsumerRegex(t *testing.T) {
 	res := b.beat(ConsumerHeartbeatRequest{Member: "x", Epoch: 1, RebalanceTimeout: -1})
 	require.Equal(t, int32(2), res.Epoch)
 	require.Equal(t, append(set(1, 0, 1, 2, 3), set(3, 0)...), plain(res.Assignment))
+
+	// I23: expressions that nobody uses any more are forgotten.
+	for i := range 20 {
+		again := ConsumerHeartbeatRequest{Member: "x", Epoch: b.core.consumer.epoch, RebalanceTimeout: -1, HasRegex: true, Regex: fmt.Sprintf("a|b.*|c%d", i)}
+		strange := again
+		strange.Member, strange.Regex = "stranger", fmt.Sprintf("s%d", i)
+		require.ErrorIs(t, b.beat(strange).Err, ErrUnknownMember)
+		require.NoError(t, b.beat(again).Err)
+		require.Len(t, b.core.consumer.regexps, 1)
+	}
+	require.Equal(t, append(set(1, 0, 1, 2, 3), set(3, 0)...), plain(b.core.consumer.members["x"].record.Assigned))
 }
 
 // Heartbeats that come while a change is on its way share the next one, and are told nothing before it is committed (G5);
