@@ -3,6 +3,7 @@ package metadata
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -50,7 +51,7 @@ type serverHealth struct {
 
 func newPilot(s *Store) *pilot {
 	p := &pilot{s: s}
-	p.auto = autopilot.New(s.raft, p, autopilot.WithPromoter(p), autopilot.WithLogger(newRaftLogger(s.logger)),
+	p.auto = autopilot.New(promotions{s.raft, s}, p, autopilot.WithPromoter(p), autopilot.WithLogger(newRaftLogger(s.logger)),
 		autopilot.WithUpdateInterval(pilotUpdate), autopilot.WithReconcileInterval(pilotReconcile))
 	return p
 }
@@ -100,6 +101,55 @@ func (p *pilot) NotifyState(state *autopilot.State) {
 	p.mu.servers = servers
 	p.mu.Unlock()
 }
+
+// promotions is the Raft that autopilot sees. What it decides rests on what it gathered some time before, so a vote is given
+// only if it is still right in the configuration that it changes, and if that is still the present one.
+type promotions struct {
+	*raft.Raft
+	s *Store
+}
+
+// errNotPromoted ends a promotion that is not right any more; autopilot looks again.
+var errNotPromoted = errors.New("the configuration is not what the promotion was decided on")
+
+// AddVoter gives a vote to a non-voter. A server whose directory was removed meanwhile would come back as a voter that
+// nobody reaches.
+func (p promotions) AddVoter(id raft.ServerID, address raft.ServerAddress, _ uint64, timeout time.Duration) raft.IndexFuture {
+	index, servers, err := p.s.configuration()
+	if err != nil {
+		return refusedChange{err}
+	}
+	at := slices.IndexFunc(servers, func(s raft.Server) bool { return s.ID == id })
+	if at < 0 || servers[at].Suffrage != raft.Nonvoter || servers[at].Address != address || !p.s.mayPromote(servers) {
+		return refusedChange{errNotPromoted}
+	}
+	return p.Raft.AddVoter(id, address, index, timeout)
+}
+
+// mayPromote says whether another server may get a vote: there is room, and no server waits for its removal. Who has taken
+// the place of a broker that is gone must not vote beside the vote of the one before, which nobody can give any more: with
+// both of them counted the others might be no majority.
+func (s *Store) mayPromote(servers []raft.Server) bool {
+	voters := 0
+	for _, server := range servers {
+		if s.tombstoned(server.ID) {
+			return false
+		}
+		if server.Suffrage == raft.Voter {
+			voters++
+		}
+	}
+	return voters < s.cfg.QuorumSize
+}
+
+// refusedChange is a change of the configuration that was not begun.
+type refusedChange struct{ err error }
+
+// Error returns why.
+func (r refusedChange) Error() error { return r.err }
+
+// Index returns 0: there is no entry.
+func (refusedChange) Index() uint64 { return 0 }
 
 // FetchServerStats asks all servers at once how far they are.
 func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
@@ -169,20 +219,14 @@ func (p *pilot) RemoveFailedServer(*autopilot.Server) {}
 // CalculatePromotionsAndDemotions picks the one server that may vote next: a stable non-voter, the lowest id first. How
 // many vote already is looked up now: state was gathered before the servers were asked, and may miss the last promotion.
 func (p *pilot) CalculatePromotionsAndDemotions(c *autopilot.Config, state *autopilot.State) autopilot.RaftChanges {
-	voters := 0
 	var ready []raft.ServerID
 	now := time.Now()
-	for _, server := range p.s.servers() {
-		if server.Suffrage == raft.Voter {
-			voters++
-		}
-	}
 	for id, server := range state.Servers {
 		if server.State == autopilot.RaftNonVoter && !p.s.tombstoned(id) && server.Health.IsStable(now, state.ServerStabilizationTime(c)) {
 			ready = append(ready, id)
 		}
 	}
-	if voters >= p.s.cfg.QuorumSize || len(ready) == 0 {
+	if len(ready) == 0 || !p.s.mayPromote(p.s.servers()) {
 		return autopilot.RaftChanges{}
 	}
 	return autopilot.RaftChanges{Promotions: []raft.ServerID{slices.MinFunc(ready, func(a, b raft.ServerID) int {

@@ -127,6 +127,65 @@ func TestIsolationChangesNoVoter(t *testing.T) {
 	})
 }
 
+// M14, M17: a voter that loses its metadata takes its place anew, and loses it again, before it votes, while it is given its
+// vote and after it. Each time the vote of what it was goes first, there is never a configuration with two votes of one
+// broker, and the two others commit all the while.
+func TestRenewedAgainAndAgain(t *testing.T) {
+	inQuorumWorld(t, 3, func(t *testing.T, w *quorumWorld) {
+		for id := BrokerID(1); id <= 3; id++ {
+			w.join(id)
+		}
+		w.voting(1, 2, 3)
+		old := w.nodes()[1]
+		for i, lives := range []time.Duration{10 * time.Second, 0, time.Second, 2 * time.Second, 2500 * time.Millisecond, 3 * time.Second, 4 * time.Second, 20 * time.Second} {
+			w.kill(old)
+			lead := w.controller()
+			w.await("the others commit", func() bool { return lead.createsTopic(fmt.Sprintf("without-%d", i)) })
+			now := w.open(2, DirectoryID{2, byte(i + 1)}, byte(i+2))
+			w.await("it has its place", func() bool {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				lead = w.controller()
+				if _, err := lead.AssignBrokerID(ctx, now.cfg.DirectoryID, 2, true); err != nil {
+					return false
+				}
+				return lead.AddServer(ctx, now.server()) == nil
+			})
+			require.True(t, lead.tombstoned(old.server().raft()))
+			w.await("its old vote is gone", func() bool {
+				return !slices.ContainsFunc(lead.servers(), func(s raft.Server) bool { return s.ID == old.server().raft() })
+			})
+			// What autopilot decided on before would bring it back, as a voter.
+			require.ErrorIs(t, promotions{lead.raft, lead.Store}.AddVoter(old.server().raft(), raft.ServerAddress(old.address), 0, time.Second).Error(), errNotPromoted)
+			require.NoError(t, now.Ready(testContext(t)))
+			w.register(now)
+			require.True(t, lead.createsTopic(fmt.Sprintf("with-%d", i)))
+			w.pass(lives)
+			old = now
+		}
+		w.voting(1, 2, 3)
+		w.close()
+		all := configurations(t, w.nodes()[0])
+		requireSteps(t, all, 3)
+		for i, c := range all {
+			votes := map[BrokerID]raft.ServerID{}
+			for _, s := range c.Servers {
+				if s.Suffrage == raft.Voter {
+					require.Empty(t, votes[brokerOf(s.ID)], "configuration %d: two votes of broker %d", i, brokerOf(s.ID))
+					votes[brokerOf(s.ID)] = s.ID
+				}
+			}
+		}
+	})
+}
+
+// createsTopic says whether the broker can have a topic created within ten seconds.
+func (n *quorumNode) createsTopic(name string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return n.CreateTopics(ctx, []NewTopic{newTopic(name, 1)}, false)[0].Err == nil
+}
+
 // M14: a removed broker leaves the quorum by the operator's command, and the next non-voter takes its place. Its process,
 // started again with its old directory, changes nothing and no term; it is refused by name, and with an empty directory
 // it is a new broker.
