@@ -12,11 +12,12 @@ const (
 	cellPolled
 	cellReread
 	cellDumped
+	cellCommitted // read at the end by a reader of committed records
 )
 
 func cellSource(flags uint8) string {
 	var out []string
-	for i, name := range []string{"acknowledged", "polled", "read at the end", "in a file"} {
+	for i, name := range []string{"acknowledged", "polled", "read at the end", "in a file", "read at the end as committed"} {
 		if flags&(1<<i) != 0 {
 			out = append(out, name)
 		}

@@ -85,7 +85,7 @@ type checkRow struct {
 	good *history
 }
 
-// checkRows has each row of correctness.md part 4 that exists without groups and transactions.
+// checkRows has each row of correctness.md part 4.
 func checkRows() []checkRow {
 	dump := func(node int, crc uint32, values ...int64) Op {
 		o := Op{F: Dump, Type: OK, Node: node, Key: "t/0", Values: values}
@@ -94,7 +94,7 @@ func checkRows() []checkRow {
 		}
 		return o
 	}
-	return []checkRow{
+	return append(append([]checkRow{
 		{
 			"two acknowledgements of one offset", InconsistentOffset,
 			new(history).producer(1, "idempotent").send(1, "t/0", 0, 0).send(1, "t/1", 1, 0).send(1, "t/0", 2, 0).polled(Poll, 2, "t/1", 0, v(1)).polled(Poll, 2, "t/0", 0, v(0)),
@@ -242,7 +242,7 @@ func checkRows() []checkRow {
 			two().add(Op{F: Send, Type: OK, Process: 1, Key: "t/0", Value: v(9), Offset: 2}).polled(Poll, 2, "t/0", 0, v(0), 1, v(1)),
 			two().polled(Poll, 2, "t/0", 0, v(0), 1, v(1)),
 		},
-	}
+	}, groupRows()...), transactionRows()...)
 }
 
 func TestEachRowFails(t *testing.T) {
@@ -261,7 +261,7 @@ func TestEachRowFails(t *testing.T) {
 func TestEveryKindHasARow(t *testing.T) {
 	for _, kind := range []Kind{
 		InconsistentOffset, LostWrite, AbortedRead, Duplicate, NonmonotonicSend, IntNonmonotonicPoll, PollSkip, NonmonotonicPoll, Unseen, HWRegress, ReplicaDiff, FSMHash,
-		NotLinearizable, Malformed,
+		NotLinearizable, Malformed, CommitRegress, CommitAhead, DoubleOwner, TornTxn, PrecommittedRead,
 	} {
 		require.True(t, slices.ContainsFunc(checkRows(), func(r checkRow) bool { return r.want == kind }), "%s", kind)
 	}

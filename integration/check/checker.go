@@ -7,7 +7,7 @@ import (
 
 // Check judges a whole history.
 func Check(ops []Op) *Report {
-	c := &checker{report: &Report{Lines: len(ops)}, processes: map[int]*process{}, partitions: map[string]*partition{}, states: map[int64]state{}}
+	c := &checker{report: &Report{Lines: len(ops)}, processes: map[int]*process{}, partitions: map[string]*partition{}, states: map[int64]state{}, shares: map[shareKey]*share{}, txns: map[int64]*txn{}}
 	for i := range ops {
 		c.take(&ops[i])
 	}
@@ -26,6 +26,8 @@ func Check(ops []Op) *Report {
 		c.skipped(p)
 		c.replicas(p)
 	}
+	c.transactions()
+	c.groups()
 	c.topics(ops)
 	c.gaps(ops)
 	return c.report
@@ -38,6 +40,10 @@ type checker struct {
 	partitions map[string]*partition
 	states     map[int64]state // by applied index
 	rereads    bool            // the history has a reading at the end
+	// committedRereads says that it has one of committed records too.
+	committedRereads bool
+	shares           map[shareKey]*share
+	txns             map[int64]*txn
 }
 
 // process is one producer.
@@ -54,6 +60,10 @@ type send struct {
 	acked   int64      // offset, -1
 	found   int64      // offset of its first sight in a poll, reading or file, -1
 	doubled bool       // counted as a duplicate
+	txn     *txn       // nil: none
+	// source and sourceOffset are the record that it was made from, "" for none.
+	source       string
+	sourceOffset int64
 }
 
 // partition is what is known of one key.
@@ -65,8 +75,12 @@ type partition struct {
 	end, committed int64
 	consumers      map[int]*consumer
 	skips          []skip
-	marks, starts  regress
-	copies         map[int]*replica
+	// committedSkips are those of readers of committed records, committedEnd is behind the highest offset that was read at
+	// the end at that level.
+	committedSkips         []skip
+	committedEnd           int64
+	marks, starts, stables regress
+	copies                 map[int]*replica
 }
 
 // consumer is where one process reads; next is -1 before it is known.
@@ -111,7 +125,7 @@ func (c *checker) take(o *Op) {
 		c.send(o)
 	case Assign:
 		c.partition(o.Key).consumers[o.Process] = &consumer{next: o.Offset}
-	case Poll, Reread:
+	case Poll, Reread, PollCommitted, RereadCommitted, Take:
 		if o.Type == OK {
 			c.poll(o)
 		}
@@ -124,6 +138,13 @@ func (c *checker) take(o *Op) {
 	case LogStart:
 		p := c.partition(o.Key)
 		c.probe(o, p, &p.starts)
+	case LastStable:
+		p := c.partition(o.Key)
+		c.probe(o, p, &p.stables)
+	case Claim, Release, Commit, FetchOffset:
+		c.member(o)
+	case Begin, TxnOffsets, End:
+		c.transaction(o)
 	case State:
 		first, known := c.states[o.Offset]
 		if !known {
@@ -150,7 +171,7 @@ func (c *checker) send(o *Op) {
 		for int64(len(p.sends)) < n {
 			p.sends = append(p.sends, send{acked: -1, found: -1})
 		}
-		p.sends = append(p.sends, send{key: key, acked: -1, found: -1})
+		p.sends = append(p.sends, send{key: key, acked: -1, found: -1, txn: c.part(o), source: o.Source, sourceOffset: o.SourceOffset})
 		return
 	}
 	if n >= int64(len(p.sends)) || p.sends[n].key != key || p.sends[n].done != "" {
@@ -229,8 +250,9 @@ func (c *checker) poll(o *Op) {
 		reader = &consumer{next: -1}
 		p.consumers[o.Process] = reader
 	}
-	how := cellPolled
-	if o.F == Reread {
+	how, skips := cellPolled, &p.skips
+	switch o.F {
+	case Reread:
 		how = cellReread
 		if !c.rereads {
 			c.rereads = true
@@ -239,8 +261,18 @@ func (c *checker) poll(o *Op) {
 			}
 		}
 		c.report.Reread += len(o.Values)
-	} else {
+	case RereadCommitted:
+		how, skips, c.committedRereads = cellCommitted, &p.committedSkips, true
+	case PollCommitted:
+		skips = &p.committedSkips
 		c.report.Polled += len(o.Values)
+	case Take:
+		c.report.Taken += len(o.Values)
+	default:
+		c.report.Polled += len(o.Values)
+	}
+	if c.committedOnly(o) {
+		skips = &p.committedSkips
 	}
 	first, before := true, int64(-1)
 	o.records(func(offset, value int64) {
@@ -251,11 +283,21 @@ func (c *checker) poll(o *Op) {
 		case first && offset < reader.next:
 			c.report.add(NonmonotonicPoll, p.key, "process %d: offset %d, though it had read up to %d", o.Process, offset, reader.next)
 		case reader.next >= 0 && offset > reader.next:
-			p.skips = append(p.skips, skip{process: o.Process, from: reader.next, to: offset, line: o.Time})
+			*skips = append(*skips, skip{process: o.Process, from: reader.next, to: offset, line: o.Time})
 		}
 		first, before = false, offset
 		reader.next = offset + 1
+		if c.committedOnly(o) {
+			c.readCommitted(p, offset, value, o.Time)
+		}
+		if o.F == Take {
+			c.share(o).take(offset, o.Time)
+		}
 	})
+	if o.F == RereadCommitted {
+		p.committedEnd = max(p.committedEnd, reader.next)
+		return
+	}
 	if (o.F == Reread) == c.rereads {
 		p.end = max(p.end, reader.next)
 	}
@@ -308,12 +350,25 @@ func (c *checker) readable(p *partition) {
 	})
 }
 
-// skipped looks whether something stands where a consumer was given nothing: an offset may be a control record.
+// skipped looks whether something stands where a consumer was given nothing: an offset may be a control record, or for
+// readers of committed records one of a transaction that was aborted.
 func (c *checker) skipped(p *partition) {
-	for _, s := range p.skips {
+	stands := func(offset int64, cell *cell) bool {
+		return cell.flags&(cellAcked|cellPolled|cellReread|cellCommitted) != 0
+	}
+	committed := func(offset int64, cell *cell) bool {
+		t := c.txnOf(cell.value)
+		return stands(offset, cell) && (t == nil || t.committed())
+	}
+	c.missed(p, p.skips, stands)
+	c.missed(p, p.committedSkips, committed)
+}
+
+func (c *checker) missed(p *partition, skips []skip, counts func(int64, *cell) bool) {
+	for _, s := range skips {
 		missed := int64(-1)
 		p.cells.between(s.from, s.to, func(offset int64, cell *cell) bool {
-			if cell.flags&(cellAcked|cellPolled|cellReread) != 0 {
+			if counts(offset, cell) {
 				missed = offset
 			}
 			return missed < 0

@@ -19,9 +19,10 @@ type F string
 // The operations. Those of clients have an invocation and a completion; what the driver notes is a line of type OK or
 // Info alone, unless said otherwise.
 const (
-	// Producer opens the producer Process; Text is "idempotent" or "plain".
+	// Producer opens the producer Process; Text is "idempotent", "transactional" or "plain".
 	Producer F = "producer"
-	// Send appends Value to Key; its completion with type OK has the Offset. Many may be under way in one process.
+	// Send appends Value to Key; its completion with type OK has the Offset. Many may be under way in one process. Txn is the
+	// transaction that it is part of, 0 for none; Source and SourceOffset name the record that it was made from, "" for none.
 	Send F = "send"
 	// Assign makes the consumer Process read Key from Offset.
 	Assign F = "assign"
@@ -46,6 +47,34 @@ const (
 	DescribeTopic F = "describe"
 	// AlterTopic sets a config of topic Key. It is noise, nothing is checked.
 	AlterTopic F = "alter"
+	// LastStable is HighWatermark of a reader of committed records: the end that does not pass an open transaction.
+	LastStable F = "lso"
+	// PollCommitted and RereadCommitted are Poll and Reread of one that reads committed records only.
+	PollCommitted   F = "poll-committed"
+	RereadCommitted F = "reread-committed"
+
+	// Claim says that the member Process of Group was given Key in the generation (or member epoch) Epoch; Text is who it is
+	// for the group: its instance id, or its member id when it has none. Release says that it has given it up, or was told
+	// that it lost it.
+	Claim   F = "claim"
+	Release F = "release"
+	// Take is a poll of a member of Group, with Text [ReadCommitted] if it reads committed records only. A member takes
+	// before it commits.
+	Take F = "take"
+	// Commit sets the offset of Key in Group, by the member Process in the generation Epoch: the one that it is in, at the
+	// invocation and at the completion. Epoch -1 commits without a membership.
+	Commit F = "commit"
+	// FetchOffset asks for it; Offset -1: there is none. The answer is a stable one: no transaction is about to change it.
+	FetchOffset F = "offset"
+
+	// Begin opens the transaction Txn of the producer Process, whose transactional id is Text. Txn is unique as values are.
+	// What was sent in it has its Txn; TxnOffsets adds a commit of Offset of Key by Group to it. End ends it, with Text
+	// "commit" or "abort"; one without an end was never told to be committed. An end that failed otherwise than by a refusal
+	// of the commit is of type Info.
+	Begin      F = "begin"
+	TxnOffsets F = "txn-offsets"
+	End        F = "end"
+
 	// Fault begins (Invoke) and ends (OK) what the driver does to the cluster; Text says what, Node to whom.
 	Fault F = "fault"
 	// Phase is a remark: which part of a run begins.
@@ -82,7 +111,12 @@ type Op struct {
 	Values  []int64 `json:"vs,omitempty"`
 	Batches []Batch `json:"bs,omitempty"`
 	Text    string  `json:"x,omitempty"`
-	Error   string  `json:"err,omitempty"`
+	Group   string  `json:"g,omitempty"`
+	Txn     int64   `json:"tx,omitempty"`
+	// Source and SourceOffset are the record that a sent one was made from.
+	Source       string `json:"sk,omitempty"`
+	SourceOffset int64  `json:"so,omitempty"`
+	Error        string `json:"err,omitempty"`
 }
 
 // records calls visit for each record of a poll or dump, in order.
@@ -112,6 +146,15 @@ func ValueString(v int64) string {
 	p, n := SplitValue(v)
 	return fmt.Sprintf("%d:%d", p, n)
 }
+
+// The ends of a transaction, in the Text of [End].
+const (
+	CommitIt = "commit"
+	AbortIt  = "abort"
+)
+
+// ReadCommitted is the Text of a [Take] at that level.
+const ReadCommitted = "read_committed"
 
 // Key names a partition in a history.
 func Key(topic string, partition int32) string { return fmt.Sprintf("%s/%d", topic, partition) }

@@ -17,7 +17,8 @@ const (
 	InconsistentOffset Kind = "inconsistent-offset"
 	// LostWrite: an acknowledged or once delivered record below the highest offset that was read is not there (I1, I2).
 	LostWrite Kind = "lost-write"
-	// AbortedRead: a record is visible though its sender was told that it was refused (I17; G1a).
+	// AbortedRead: a record is visible though its sender was told that it was refused, or to a reader of committed records
+	// though its transaction was aborted or never committed (I3, I17; G1a).
 	AbortedRead Kind = "aborted-read"
 	// Duplicate: one value at two offsets. With a plain producer it is allowed, and counted in [Report.PlainDuplicates].
 	Duplicate Kind = "duplicate"
@@ -37,7 +38,18 @@ const (
 	ReplicaDiff Kind = "replica-diff"
 	// FSMHash: two nodes differ though they applied the same entries (I14).
 	FSMHash Kind = "fsm-hash"
-	// NotLinearizable: what clients saw of topics or configs has no order that explains it (I13).
+	// CommitRegress: an acknowledged commit of an offset is not there any more (I18, G3, G4).
+	CommitRegress Kind = "commit-regress"
+	// CommitAhead: an offset was committed, and no member of the group was given all that is below it (at least once).
+	CommitAhead Kind = "commit-ahead"
+	// DoubleOwner: two members had a partition in one generation, or a commit was accepted from one that had lost it before
+	// (I18, G1).
+	DoubleOwner Kind = "double-owner"
+	// TornTxn: some but not all of what a transaction wrote is visible, offsets included (I8).
+	TornTxn Kind = "torn-txn"
+	// PrecommittedRead: a reader of committed records was given one before anybody asked to commit it (I3).
+	PrecommittedRead Kind = "precommitted-read"
+	// NotLinearizable: what clients saw of topics, configs or offsets has no order that explains it (I13, I18).
 	NotLinearizable Kind = "not-linearizable"
 	// Malformed: the history breaks its own rules, so that nothing else can be believed.
 	Malformed Kind = "malformed"
@@ -66,6 +78,11 @@ type Report struct {
 	Lines, Sent, Acknowledged, Refused, Indefinite int
 	// Polled and Reread count delivered records, PlainDuplicates those of plain producers that stand twice.
 	Polled, Reread, PlainDuplicates int
+	// Taken counts records that members of groups were given, Claims how often they were given a partition, Commits
+	// acknowledged commits of one offset outside of transactions.
+	Taken, Claims, Commits int
+	// Committed, Aborted and Undecided count transactions; of an undecided one nobody knows the end.
+	Committed, Aborted, Undecided int
 	// Faults has a window for each fault, in order.
 	Faults []Window
 	// LongestGap is the longest time between two acknowledgements of any producer, while there were producers.
@@ -89,6 +106,12 @@ func (r *Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d lines, %d sent, %d acknowledged, %d refused, %d indefinite, %d polled, %d read at the end, longest gap %s",
 		r.Lines, r.Sent, r.Acknowledged, r.Refused, r.Indefinite, r.Polled, r.Reread, r.LongestGap.Round(time.Millisecond))
+	if r.Claims > 0 {
+		fmt.Fprintf(&b, "; groups: %d partitions given, %d records taken, %d offsets committed", r.Claims, r.Taken, r.Commits)
+	}
+	if n := r.Committed + r.Aborted + r.Undecided; n > 0 {
+		fmt.Fprintf(&b, "; transactions: %d committed, %d aborted, %d undecided", r.Committed, r.Aborted, r.Undecided)
+	}
 	for _, k := range slices.Sorted(maps.Keys(r.Counts)) {
 		fmt.Fprintf(&b, "\n%s: %d", k, r.Counts[k])
 		for _, f := range r.Findings {
