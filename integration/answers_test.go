@@ -208,7 +208,7 @@ func ask[R any](fill func(b *askedBroker, req *R)) func(*askedBroker, kmsg.Reque
 
 func questions() []question {
 	var all []question
-	for _, group := range [][]question{createQuestions(), produceQuestions(), readQuestions(), configQuestions(), changeQuestions()} {
+	for _, group := range [][]question{createQuestions(), produceQuestions(), readQuestions(), configQuestions(), changeQuestions(), featureQuestions()} {
 		all = append(all, group...)
 	}
 	return all

@@ -307,33 +307,44 @@ func (s *Store) UpdateFeatureLevel(ctx context.Context, level uint32) error {
 	return err
 }
 
-func (s *Store) updateFeatureLevel(ctx context.Context, level uint32) (_ none, err error) {
-	refused := func(why, fix string) error {
-		return &Error{Kind: ErrInvalidFeatureLevel, What: fmt.Sprintf("the feature level can't be changed to %d", level), Why: why, Fix: fix}
+// CheckFeatureLevel says why the feature level can't become level, as far as this Image tells: nil if it can, or already
+// is level. The controller checks again, with what it knows itself.
+//
+// Errors: ErrInvalidFeatureLevel.
+func (im *Image) CheckFeatureLevel(level uint32) error {
+	if present := im.FeatureLevel(); level < present {
+		return featureLevelRefused(level, fmt.Sprintf("it is %d, and what was written at that level can't be read at a lower one", present), "keep it")
 	}
+	for _, b := range im.Brokers() {
+		if level < b.MinFeatureLevel || level > b.MaxFeatureLevel {
+			return featureLevelRefused(level, fmt.Sprintf("broker %d (version %s) supports the levels %d to %d", b.ID, b.Version, b.MinFeatureLevel, b.MaxFeatureLevel),
+				"upgrade that broker first, or remove it if it is gone for good")
+		}
+	}
+	return nil
+}
+
+func featureLevelRefused(level uint32, why, fix string) error {
+	return &Error{Kind: ErrInvalidFeatureLevel, What: fmt.Sprintf("the feature level can't be changed to %d", level), Why: why, Fix: fix}
+}
+
+func (s *Store) updateFeatureLevel(ctx context.Context, level uint32) (_ none, err error) {
 	s.carryOut(ctx, []plan{{
 		decide: func(im *Image) (command, error) {
-			present := im.FeatureLevel()
-			if level < present {
-				return nil, refused(fmt.Sprintf("it is %d, and what was written at that level can't be read at a lower one", present), "keep it")
-			}
-			for _, b := range im.Brokers() {
-				if level < b.MinFeatureLevel || level > b.MaxFeatureLevel {
-					return nil, refused(fmt.Sprintf("broker %d (version %s) supports the levels %d to %d", b.ID, b.Version, b.MinFeatureLevel, b.MaxFeatureLevel),
-						"upgrade that broker first, or remove it if it is gone for good")
-				}
+			if err := im.CheckFeatureLevel(level); err != nil {
+				return nil, err
 			}
 			if level > MaxFeatureLevel {
-				return nil, refused(fmt.Sprintf("the controller supports the levels up to %d", MaxFeatureLevel), "upgrade the brokers first")
+				return nil, featureLevelRefused(level, fmt.Sprintf("the controller supports the levels up to %d", MaxFeatureLevel), "upgrade the brokers first")
 			}
-			return &setFeatureLevel{expected: present, level: level}, nil
+			return &setFeatureLevel{expected: im.FeatureLevel(), level: level}, nil
 		},
 		done: func(_ any, e error) {
 			switch err = e; err {
 			case nil:
 				s.logger.Info("feature level", "level", level)
 			case ErrInvalidFeatureLevel:
-				err = refused("a broker that does not support it has registered meanwhile", "upgrade that broker first")
+				err = featureLevelRefused(level, "a broker that does not support it has registered meanwhile", "upgrade that broker first")
 			}
 		},
 	}})

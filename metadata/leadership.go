@@ -157,8 +157,12 @@ func (s *Store) formCluster(term uint64) error {
 		if id == "" {
 			id = s.newClusterID()
 		}
+		level := s.cfg.FeatureLevel
+		if level == 0 {
+			level = MaxFeatureLevel
+		}
 		// No deadline: the proposer ends the wait when the lead or the Store does.
-		_, err := s.proposeIn(context.Background(), term, &initCluster{clusterID: id, featureLevel: MaxFeatureLevel})
+		_, err := s.proposeIn(context.Background(), term, &initCluster{clusterID: id, featureLevel: level})
 		if err != nil && !errors.Is(err, ErrStale) {
 			return err
 		}

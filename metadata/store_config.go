@@ -26,6 +26,9 @@ type Config struct {
 	// ClusterID, when not "", is the id the directory must belong to; when bootstrapping, the id to give the new cluster.
 	// When "" a bootstrap mints one.
 	ClusterID string
+	// FeatureLevel is the level at which a new cluster begins. 0 is MaxFeatureLevel; less makes a cluster as an older
+	// release leaves it, for tests of what an upgrade brings.
+	FeatureLevel uint32
 	// Bootstrap allows an empty Dir to become a new cluster (M18): of BootstrapServers, who must have agreed to it, else of
 	// this broker alone. It is ignored when Dir has data.
 	Bootstrap bool

@@ -8,7 +8,7 @@ func clusterCommand() *cli.Command {
 		Usage: "look at the cluster, its health and its configuration; move replicas, take brokers out of service",
 		Subcommands: []*cli.Command{
 			clusterInfoCommand(), clusterHealthCommand(), clusterMembersCommand(), clusterConfigCommand(), clusterBrokersCommand(), clusterMaintenanceCommand(), clusterQuorumCommand(),
-			clusterPartitionsCommand(), clusterRebalanceCommand(), clusterLogdirsCommand(),
+			clusterPartitionsCommand(), clusterRebalanceCommand(), clusterLogdirsCommand(), clusterUpgradeCommand(),
 		},
 	}
 }

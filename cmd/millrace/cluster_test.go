@@ -58,6 +58,30 @@ func (s *adminStub) command(t *testing.T, width int, line string) (stdout, stder
 	return out.String(), talk.String(), code
 }
 
+// A level is finalized only when every broker knows it, after its plan was shown and confirmed.
+func TestUpgradeFinalize(t *testing.T) {
+	stub := stubbed()
+	_, stderr, code := stub.command(t, 80, "cluster upgrade finalize -y")
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, stderr, "brokers 1, 3 run an older version")
+	require.NotContains(t, stub.asked, "POST /v1/upgrade")
+
+	stub.answers["GET /v1/upgrade"] = stub.answers["GET /v1/upgrade-done"]
+	_, stderr, code = stub.command(t, 80, "cluster upgrade finalize --dry-run")
+	require.Equal(t, exitOK, code)
+	require.Contains(t, stderr, "goes from 2 to 3")
+	_, _, code = stub.command(t, 80, "cluster upgrade finalize")
+	require.Equal(t, exitUsage, code, "nobody to ask")
+	require.NotContains(t, stub.asked, "POST /v1/upgrade")
+	stdout, _, code := stub.command(t, 80, "cluster upgrade status")
+	require.Equal(t, exitOK, code)
+	require.Contains(t, stdout, "0.4.0")
+	stdout, _, code = stub.command(t, 80, "cluster upgrade finalize -y")
+	require.Equal(t, exitOK, code)
+	require.Contains(t, stdout, "3")
+	require.Contains(t, stub.asked, "POST /v1/upgrade")
+}
+
 func stubbed() *adminStub {
 	began := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 	moves := []console.Move{
@@ -109,6 +133,16 @@ func stubbed() *adminStub {
 			{Topic: "orders", Partition: 2, PartitionEpoch: 3, Leader: -1, LeaderEpoch: -1, Offset: -1, Others: []console.ReplicaEnd{}, Missing: []int32{2}},
 			{Topic: "orders", Partition: 4, PartitionEpoch: 3, Leader: 3, LeaderEpoch: 7, Offset: 5, Others: []console.ReplicaEnd{}, Missing: []int32{}, Safe: true},
 		}},
+		"GET /v1/upgrade": {
+			console.Upgrade{FeatureLevel: 2, Possible: 2, Final: true, Newest: "0.4.0", Next: 3, Why: []string{"orders-1 would have 1 in sync, acks=all needs 2"}, Brokers: []console.UpgradeBroker{
+				{ID: 1, Version: "0.3.2", MinLevel: 1, MaxLevel: 2, Status: "running", Controller: true}, {ID: 2, Version: "0.4.0", MinLevel: 1, MaxLevel: 3, Status: "running", Newest: true},
+				{ID: 3, Version: "0.3.2", MinLevel: 1, MaxLevel: 2, Status: "running"},
+			}},
+		},
+		"GET /v1/upgrade-done": {console.Upgrade{FeatureLevel: 2, Possible: 3, Newest: "0.4.0", Next: -1, Safe: true, Why: []string{}, Brokers: []console.UpgradeBroker{
+			{ID: 1, Version: "0.4.0", MinLevel: 1, MaxLevel: 3, Status: "running", Newest: true},
+		}}},
+		"POST /v1/upgrade":                      {console.Upgrade{FeatureLevel: 3, Possible: 3, Final: true, Newest: "0.4.0", Next: -1, Why: []string{}, Brokers: []console.UpgradeBroker{}}},
 		"POST /v1/recovery":                     {[]console.Recovered{{Topic: "orders", Partition: 1, Leader: 3}}},
 		"GET /safe-to-stop":                     {console.Health{Check: "safe-to-stop", Status: "failed", Reasons: []string{"orders-1 would have 1 in sync, acks=all needs 2"}, Total: 3}},
 		"GET /v1/partitions/orders/1/diagnosis": {console.Diagnosis{}},
@@ -125,6 +159,7 @@ func TestClusterGolden(t *testing.T) {
 		"cluster brokers recommission 3", "cluster rebalance plan", "cluster rebalance run -y", "cluster rebalance run --dry-run", "cluster rebalance run -y --wait", "cluster rebalance status", "cluster rebalance status -w --interval 60ms",
 		"cluster rebalance cancel -y", "cluster health --safe-to-stop 2", "cluster quorum remove-voter 4 -y", "cluster quorum add-voter 4",
 		"cluster partitions unsafe-recover orders --dry-run", "cluster partitions unsafe-recover --all -p 1 -y", "cluster partitions unsafe-recover orders",
+		"cluster upgrade status", "cluster upgrade finalize -y",
 	}
 	for _, form := range []struct {
 		file, flags string

@@ -33,6 +33,8 @@ type Cluster interface {
 	SetMaintenance(ctx context.Context, id metadata.BrokerID, on bool) error
 	Decommission(ctx context.Context, id metadata.BrokerID, on bool) error
 	UnregisterBroker(ctx context.Context, id metadata.BrokerID) error
+	// UpdateFeatureLevel finalizes a feature level (D17).
+	UpdateFeatureLevel(ctx context.Context, level uint32) error
 	// PlanRecovery says what electing leaders of partitions that have none would mean; Recover does it, exactly as planned.
 	PlanRecovery(ctx context.Context, partitions []metadata.TopicPartition) ([]metadata.Recovery, error)
 	Recover(ctx context.Context, orders []metadata.RecoveryOrder) []metadata.ElectionResult

@@ -46,6 +46,10 @@ func (f *fakeCluster) Decommission(_ context.Context, id metadata.BrokerID, on b
 func (f *fakeCluster) UnregisterBroker(_ context.Context, id metadata.BrokerID) error {
 	return f.order("forget", id)
 }
+func (f *fakeCluster) UpdateFeatureLevel(_ context.Context, level uint32) error {
+	f.orders = append(f.orders, fmt.Sprintf("level %d", level))
+	return f.err
+}
 func (f *fakeCluster) PlanRecovery(_ context.Context, partitions []metadata.TopicPartition) ([]metadata.Recovery, error) {
 	return f.recovery, f.err
 }

@@ -72,6 +72,8 @@ var routes = []route{
 	{"GET", "/v1/rebalance/plan", "What the balancer would do now.", nil, nil, Rebalance{}, getRebalancePlan},
 	{"POST", "/v1/rebalance", "Plan and begin.", nil, nil, Rebalance{}, postRebalance},
 	{"DELETE", "/v1/rebalance", "Drop what waits and take back what moves.", nil, nil, Cancelled{}, deleteRebalance},
+	{"GET", "/v1/upgrade", "How far the brokers are with a new release, and the cluster with its features.", nil, nil, Upgrade{}, getUpgrade},
+	{"POST", "/v1/upgrade", "Finalize a feature level, which every broker must know. It cannot be taken back.", nil, UpgradeOrder{}, Upgrade{}, postUpgrade},
 	{"GET", "/v1/groups/{group}/diagnosis", "A consumer group as its coordinator sees it, why it does not get on, and what mends that.", nil, nil, GroupDiagnosis{}, getGroupDiagnosis},
 	{"GET", "/v1/log-dirs", "The log directories of this broker.", nil, nil, []LogDir{}, getLogDirs},
 }
@@ -241,7 +243,7 @@ func statusOf(err error) int {
 		{http.StatusGatewayTimeout, []error{metadata.ErrTimeout, context.DeadlineExceeded}},
 		{http.StatusServiceUnavailable, []error{metadata.ErrNotController, metadata.ErrBusy, metadata.ErrClosed, metadata.ErrFailed, metadata.ErrNotSent}},
 		{http.StatusNotImplemented, []error{errors.ErrUnsupported}},
-		{http.StatusConflict, []error{metadata.ErrPolicyViolation, metadata.ErrStale, metadata.ErrStaleBrokerEpoch, metadata.ErrNoReassignment, metadata.ErrRemoved}},
+		{http.StatusConflict, []error{metadata.ErrPolicyViolation, metadata.ErrStale, metadata.ErrStaleBrokerEpoch, metadata.ErrNoReassignment, metadata.ErrRemoved, metadata.ErrInvalidFeatureLevel}},
 	} {
 		for _, kind := range row.kinds {
 			if errors.Is(err, kind) {

@@ -1,10 +1,6 @@
 package kafka
 
-import (
-	"github.com/twmb/franz-go/pkg/kmsg"
-
-	"github.com/millrace/millrace/metadata"
-)
+import "github.com/twmb/franz-go/pkg/kmsg"
 
 // ApiVersions (key 18), versions 0 to 5.
 //
@@ -73,26 +69,6 @@ func (h *Handlers) apiVersions(c *call, req *kmsg.ApiVersionsRequest) kmsg.Respo
 	}
 	return resp
 }
-
-// features tells the finalized features (D17): consumer groups are there as soon as the
-// cluster's feature level has groups.
-func (h *Handlers) features(resp *kmsg.ApiVersionsResponse) {
-	im := h.cfg.Store.Image()
-	resp.FinalizedFeaturesEpoch = int64(im.Version())
-	if resp.Version >= 4 {
-		f := kmsg.NewApiVersionsResponseSupportedFeature()
-		f.Name, f.MinVersion, f.MaxVersion = featureGroups, 0, 1
-		resp.SupportedFeatures = append(resp.SupportedFeatures, f)
-	}
-	if im.FeatureLevel() >= metadata.GroupsFeatureLevel {
-		f := kmsg.NewApiVersionsResponseFinalizedFeature()
-		f.Name, f.MinVersionLevel, f.MaxVersionLevel = featureGroups, 1, 1
-		resp.FinalizedFeatures = append(resp.FinalizedFeatures, f)
-	}
-}
-
-// featureGroups is what Kafka calls the feature of consumer groups (KIP-848).
-const featureGroups = "group.version"
 
 // validSoftware reports whether a client may call its software s: letters and
 // digits, with dots and dashes between them (KIP-511).

@@ -57,7 +57,8 @@ type brokerEdit struct {
 	fs      vfs.FS                  // nil: an empty one in memory
 	dir     string                  // the log directory; "": /data
 
-	partitionsInRequest int // how many one request may create; 0: the default
+	level               uint32 // feature level that the cluster is formed at; 0: the newest
+	partitionsInRequest int    // how many one request may create; 0: the default
 }
 
 // syncBuffer keeps log lines for tests that look at them.
@@ -121,6 +122,7 @@ func startBroker(tmp string, edit brokerEdit) (b *testBroker, err error) {
 	storeConfig.SessionTimeout = time.Hour // the other brokers send no heartbeats
 	storeConfig.Dir, storeConfig.NodeID, storeConfig.DirectoryID, storeConfig.Bootstrap, storeConfig.Logger = tmp, b.id, b.dir.ID(), true, logger
 	storeConfig.StaticConfig, storeConfig.OnFailure = edit.static, func(err error) { panic(err) }
+	storeConfig.FeatureLevel = edit.level
 	if edit.partitionsInRequest > 0 {
 		storeConfig.MaxPartitionsPerRequest = edit.partitionsInRequest
 	}

@@ -68,6 +68,7 @@ func table() []api {
 		{keyListPartitionReassignments, "ListPartitionReassignments", 0, 0, 0, 0, answer((*Handlers).listPartitionReassignments)},
 		{keyOffsetDelete, "OffsetDelete", 0, 0, 0, -1, answerGroup((*Handlers).offsetDelete)},
 		{keyDescribeQuorum, "DescribeQuorum", 0, 0, 2, 0, answerWaiting((*Handlers).describeQuorum)},
+		{keyUpdateFeatures, "UpdateFeatures", 0, 0, 2, 0, answerWaiting((*Handlers).updateFeatures)},
 		{keyDescribeCluster, "DescribeCluster", 0, 0, 2, 0, answer((*Handlers).describeCluster)},
 		{keyConsumerGroupHeartbeat, "ConsumerGroupHeartbeat", 0, 0, 1, 0, answerGroup((*Handlers).consumerGroupHeartbeat)},
 		{keyConsumerGroupDescribe, "ConsumerGroupDescribe", 0, 0, 1, 0, answer((*Handlers).consumerGroupDescribe)},
@@ -106,6 +107,7 @@ const (
 	keyListPartitionReassignments  int16 = 46
 	keyOffsetDelete                int16 = 47
 	keyDescribeQuorum              int16 = 55
+	keyUpdateFeatures              int16 = 57
 	keyDescribeCluster             int16 = 60
 	keyConsumerGroupHeartbeat      int16 = 68
 	keyConsumerGroupDescribe       int16 = 69

@@ -42,6 +42,7 @@ const goldenTable = `
 46 ListPartitionReassignments 0-0
 47 OffsetDelete             0-0
 55 DescribeQuorum           0-2
+57 UpdateFeatures           0-2
 60 DescribeCluster          0-2
 68 ConsumerGroupHeartbeat   0-1
 69 ConsumerGroupDescribe    0-1
