@@ -250,11 +250,10 @@ func InspectSnapshot(fsys vfs.FS, name string) (offset int64, producers []Snapsh
 	if err != nil {
 		return offset, nil, fmt.Errorf("read producer snapshot %s: %w", name, err)
 	}
-	snap, err := decodeSnapshot(b, offset, 0)
+	p, err := decodeProducers(b, offset, 0)
 	if err != nil {
 		return offset, nil, fmt.Errorf("read producer snapshot %s: %w", name, err)
 	}
-	p := &snap.producers
 	for _, s := range p.list() {
 		e := SnapshotEntry{ProducerState: s}
 		known := p.byID[s.ProducerID]

@@ -67,25 +67,32 @@ func decodeCommitOffsets(body []byte) (command, error) {
 		c.commits = make([]OffsetCommit, len(m.Commits))
 	}
 	for i, from := range m.Commits {
-		commit := &c.commits[i]
-		*commit = OffsetCommit{
-			Group: from.Group, Member: from.Member, Instance: from.Instance, Generation: from.Generation, Time: from.Time, ExpiresAt: from.ExpiresAt,
-		}
-		switch {
-		case commit.Group == "":
-			return nil, errors.New("offset commit of no group")
-		case len(from.Offsets.GetCommittedAt()) > 0 || len(from.Offsets.GetExpiresAt()) > 0:
-			return nil, errors.New("offset commit with columns of a snapshot")
-		}
-		err := decodeOffsets(from.Offsets, func(n int) { commit.Offsets = make([]OffsetEntry, 0, n) }, func(tp TopicIDPartition, o CommittedOffset) error {
-			commit.Offsets = append(commit.Offsets, OffsetEntry{tp.TopicID, tp.Partition, o.Offset, o.LeaderEpoch, o.Metadata})
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("offsets of group %s: %w", quoteShort(commit.Group), err)
+		if err := c.commits[i].decode(from); err != nil {
+			return nil, err
 		}
 	}
 	return c, nil
+}
+
+// decode reads what message wrote.
+func (c *OffsetCommit) decode(from *pb.GroupCommit) error {
+	*c = OffsetCommit{
+		Group: from.Group, Member: from.Member, Instance: from.Instance, Generation: from.Generation, Time: from.Time, ExpiresAt: from.ExpiresAt,
+	}
+	switch {
+	case c.Group == "":
+		return errors.New("offset commit of no group")
+	case len(from.Offsets.GetCommittedAt()) > 0 || len(from.Offsets.GetExpiresAt()) > 0:
+		return errors.New("offset commit with columns of a snapshot")
+	}
+	err := decodeOffsets(from.Offsets, func(n int) { c.Offsets = make([]OffsetEntry, 0, n) }, func(tp TopicIDPartition, o CommittedOffset) error {
+		c.Offsets = append(c.Offsets, OffsetEntry{tp.TopicID, tp.Partition, o.Offset, o.LeaderEpoch, o.Metadata})
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("offsets of group %s: %w", quoteShort(c.Group), err)
+	}
+	return nil
 }
 
 // apply returns a []commitOutcome, parallel to the commits. ErrStale says that the batch comes too late: it has no effect.
@@ -119,6 +126,7 @@ func (d *draft) commit(by BrokerID, c *OffsetCommit) (out commitOutcome) {
 	}
 	var of *groupOffsets
 	var topic *Topic
+	_, pending := d.st.pending.get(c.Group)
 	for i := range c.Offsets {
 		o := &c.Offsets[i]
 		if topic == nil || topic.ID != o.TopicID {
@@ -134,14 +142,21 @@ func (d *draft) commit(by BrokerID, c *OffsetCommit) (out commitOutcome) {
 		if of == nil {
 			of = d.ownOffsets(c.Group)
 		}
-		d.putOffset(of, TopicIDPartition{o.TopicID, o.Partition}, CommittedOffset{
-			Offset: o.Offset, LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata, CommittedAt: c.Time, ExpiresAt: c.ExpiresAt,
-		})
+		tp := TopicIDPartition{o.TopicID, o.Partition}
+		d.putOffset(of, tp, o.committed(c))
+		if pending {
+			d.supersede(c.Group, tp, d.nextOrder())
+		}
 	}
 	if of != nil && g == nil {
 		d.createGroup(&Group{Name: c.Group, Type: ClassicGroup, Generation: d.st.lastGeneration(c.Group)})
 	}
 	return out
+}
+
+// committed is what is kept of an entry of a commit.
+func (o *OffsetEntry) committed(c *OffsetCommit) CommittedOffset {
+	return CommittedOffset{Offset: o.Offset, LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata, CommittedAt: c.Time, ExpiresAt: c.ExpiresAt}
 }
 
 // mayHaveOffset says whether an offset can be stored of the topic, which may be nil.

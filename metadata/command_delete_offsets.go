@@ -9,7 +9,7 @@ import (
 	pb "github.com/millrace/millrace/metadata/metadatapb"
 )
 
-// deleteOffsets deletes committed offsets of one group.
+// deleteOffsets deletes offsets of one group, committed ones and those that a transaction has not decided on.
 type deleteOffsets struct {
 	broker     BrokerID
 	epoch      int64 // of the broker's registration
@@ -64,5 +64,6 @@ func (c *deleteOffsets) apply(d *draft, _ position) (any, error) {
 		return nil, ErrStale
 	}
 	d.dropOffsets(c.group, c.partitions)
+	d.dropPending(c.group, c.partitions)
 	return nil, nil
 }

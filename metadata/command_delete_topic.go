@@ -35,7 +35,8 @@ func decodeDeleteTopic(body []byte) (command, error) {
 	return &deleteTopic{id: id, request: request}, nil
 }
 
-// apply leaves a tombstone, by which a broker that was away learns that its copies may go (L12).
+// apply leaves a tombstone, by which a broker that was away learns that its copies may go (L12). Transactions wait for no
+// marker in its partitions any more (P12).
 func (c *deleteTopic) apply(d *draft, at position) (any, error) {
 	t := d.st.topicByID(c.id)
 	if t == nil {
@@ -45,5 +46,6 @@ func (c *deleteTopic) apply(d *draft, at position) (any, error) {
 		return nil, ErrUnknownTopicID
 	}
 	d.removeTopic(t, tombstone{Request: c.request, Index: at.index})
+	d.forgetTopic(t.ID)
 	return nil, nil
 }

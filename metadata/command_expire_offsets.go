@@ -61,7 +61,7 @@ func (c *expireOffsets) apply(d *draft, _ position) (any, error) {
 		gone := d.st.expiredOffsets(g, c.now, c.retention)
 		d.dropOffsets(name, gone)
 		out.Offsets += len(gone)
-		if _, left := d.st.offsets.get(name); !left && len(g.Members) == 0 && g.expires(c.now, c.retention) {
+		if !d.st.hasOffsets(name) && len(g.Members) == 0 && g.expires(c.now, c.retention) {
 			d.removeGroup(g, c.now)
 			out.Groups++
 		}
@@ -80,7 +80,8 @@ func (g *Group) expires(now, retention int64) bool { return now-g.EmptySince >= 
 
 // expiredOffsets returns the offsets of a group that may go: those of topics that are no more; and if the group has no
 // members, those that are older than retention, counted from their commit and from when the group lost its last member,
-// whichever came later, or from the time that their commit asked for. At most maxExpiredOffsets.
+// whichever came later, or from the time that their commit asked for. Those for which a transaction has another one pending
+// stay until it is decided. At most maxExpiredOffsets.
 func (st *state) expiredOffsets(g *Group, now, retention int64) (gone []TopicIDPartition) {
 	of, ok := st.offsets.get(g.Name)
 	if !ok {
@@ -88,6 +89,7 @@ func (st *state) expiredOffsets(g *Group, now, retention int64) (gone []TopicIDP
 	}
 	var id TopicID
 	exists := false
+	_, pending := st.pending.get(g.Name)
 	for tp, o := range of.offsets.all() {
 		if tp.TopicID != id { // never zero; a topic's partitions follow each other
 			id, exists = tp.TopicID, st.topicByID(tp.TopicID) != nil
@@ -95,6 +97,7 @@ func (st *state) expiredOffsets(g *Group, now, retention int64) (gone []TopicIDP
 		old := false
 		switch {
 		case len(g.Members) > 0:
+		case pending && exists && st.isPending(g.Name, tp):
 		case o.ExpiresAt != 0:
 			old = now >= max(o.ExpiresAt, g.EmptySince)
 		default:

@@ -31,15 +31,17 @@ type groupAnswers struct {
 type groupAnswer struct {
 	Err      *wireError `json:"error,omitempty"`
 	Revision uint64     `json:"revision,omitempty"` // of changeGroup
-	// Refused are the commits of a batch, and their offsets, that were refused; most of the time there are none.
+	// Revisions are those of the steps of a batch.
+	Revisions []uint64 `json:"revisions,omitempty"`
+	// Refused are the commits or steps of a batch, and their offsets, that were refused; most of the time there are none.
 	Refused []refusedCommit `json:"refused,omitempty"`
 	Expired *expired        `json:"expired,omitempty"`
 }
 
-// refusedCommit is an error in a batch of commits.
+// refusedCommit is an error in a batch of commits or steps.
 type refusedCommit struct {
 	Commit int    `json:"commit"`
-	Entry  int    `json:"entry"` // -1 = the whole commit
+	Entry  int    `json:"entry"` // -1 = the whole commit, or step
 	Kind   string `json:"kind"`  // as in sentinelNames
 }
 
@@ -102,6 +104,8 @@ func (s *Store) checkProposal(c groupProposal) (lane, error) {
 		if err := s.room(); err != nil {
 			return l, err
 		}
+	case pb.CommandType_COMMAND_TRANSACT:
+		return offsetsLane, s.checkTransact(c.Body)
 	default:
 		return l, fmt.Errorf("%w: a coordinator can't propose %v", ErrInvalidRequest, c.Kind)
 	}
@@ -109,6 +113,26 @@ func (s *Store) checkProposal(c groupProposal) (lane, error) {
 		return l, fmt.Errorf("%w: read a command of a coordinator: %w", ErrInvalidRequest, err)
 	}
 	return l, nil
+}
+
+// checkTransact is checkProposal of a batch of steps. With a full disk transactions can still be ended.
+func (s *Store) checkTransact(body []byte) error {
+	if err := s.transactionsReady(); err != nil {
+		return err // an older broker would stop at the command (M2)
+	}
+	c, err := decodeTransact(body)
+	if err != nil {
+		return fmt.Errorf("%w: read steps of transactions: %w", ErrInvalidRequest, err)
+	}
+	for _, step := range c.(*transact).steps {
+		switch step.(type) {
+		case *TransactionAddition, *TransactionOffsets:
+			if err := s.room(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func newGroupAnswer(value any, err error) (a groupAnswer) {
@@ -120,17 +144,48 @@ func newGroupAnswer(value any, err error) (a groupAnswer) {
 		a.Expired = &value
 	case []commitOutcome:
 		for i, out := range value {
-			if out.err != nil {
-				a.Refused = append(a.Refused, refusedCommit{i, -1, sentinelName(out.err)})
-			}
-			for j, err := range out.entries {
-				if err != nil {
-					a.Refused = append(a.Refused, refusedCommit{i, j, sentinelName(err)})
-				}
-			}
+			a.refuse(i, out.err, out.entries)
+		}
+	case []stepOutcome:
+		a.Revisions = make([]uint64, len(value))
+		for i, out := range value {
+			a.Revisions[i] = out.revision
+			a.refuse(i, out.err, out.entries)
 		}
 	}
 	return a
+}
+
+func (a *groupAnswer) refuse(commit int, err error, entries []error) {
+	if err != nil {
+		a.Refused = append(a.Refused, refusedCommit{commit, -1, sentinelName(err)})
+	}
+	for i, err := range entries {
+		if err != nil {
+			a.Refused = append(a.Refused, refusedCommit{commit, i, sentinelName(err)})
+		}
+	}
+}
+
+// steps returns what became of items, which were sent as the commits or steps of one batch.
+func (a *groupAnswer) steps(items []*outboxItem) []stepOutcome {
+	outcomes := make([]stepOutcome, len(items))
+	for i := range min(len(items), len(a.Revisions)) {
+		outcomes[i].revision = a.Revisions[i]
+	}
+	for _, r := range a.Refused {
+		switch {
+		case r.Commit < 0 || r.Commit >= len(items) || r.Entry >= items[r.Commit].entries:
+		case r.Entry < 0:
+			outcomes[r.Commit].err = sentinelOf(r.Kind)
+		default:
+			if outcomes[r.Commit].entries == nil {
+				outcomes[r.Commit].entries = make([]error, items[r.Commit].entries)
+			}
+			outcomes[r.Commit].entries[r.Entry] = sentinelOf(r.Kind)
+		}
+	}
+	return outcomes
 }
 
 // sentinelName returns the name under which a sentinel that Apply returned travels.

@@ -46,6 +46,12 @@ var (
 	ErrFencedInstance           = errors.New("another member has this instance id")
 	ErrIllegalGeneration        = errors.New("illegal generation")
 	ErrStaleMemberEpoch         = errors.New("stale member epoch")
+	ErrProducerFenced           = errors.New("producer is fenced")
+	ErrInvalidProducerEpoch     = errors.New("invalid producer epoch")
+	ErrInvalidProducerIDMapping = errors.New("producer id is not that of the transactional id")
+	ErrInvalidTransactionState  = errors.New("invalid state of the transaction")
+	ErrConcurrentTransactions   = errors.New("the transaction before is not complete")
+	ErrTransactionNotFound      = errors.New("unknown transactional id")
 	// ErrNotSent is what a Forwarder returns when the call has certainly not reached the controller. Callers of a Store
 	// see ErrNotController in its place.
 	ErrNotSent = errors.New("not sent")

@@ -130,8 +130,7 @@ func (im *Image) expirations(broker BrokerID, now, retention int64) (out []*expi
 			continue
 		}
 		gone := len(im.st.expiredOffsets(g, now, retention))
-		_, has := im.st.offsets.get(g.Name)
-		if gone == 0 && (has || len(g.Members) > 0 || !g.expires(now, retention)) {
+		if gone == 0 && (im.st.hasOffsets(g.Name) || len(g.Members) > 0 || !g.expires(now, retention)) {
 			continue
 		}
 		c := command()

@@ -45,6 +45,12 @@ var sentinelNames = map[string]error{
 	"fenced_instance":            ErrFencedInstance,
 	"illegal_generation":         ErrIllegalGeneration,
 	"stale_member_epoch":         ErrStaleMemberEpoch,
+	"producer_fenced":            ErrProducerFenced,
+	"invalid_producer_epoch":     ErrInvalidProducerEpoch,
+	"invalid_producer_mapping":   ErrInvalidProducerIDMapping,
+	"invalid_transaction_state":  ErrInvalidTransactionState,
+	"concurrent_transactions":    ErrConcurrentTransactions,
+	"transaction_not_found":      ErrTransactionNotFound,
 	"not_sent":                   ErrNotSent,
 }
 

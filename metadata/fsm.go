@@ -70,6 +70,8 @@ func decodeCommand(kind pb.CommandType, body []byte) (command, error) {
 		return decodeDeleteOffsets(body)
 	case pb.CommandType_COMMAND_EXPIRE_OFFSETS:
 		return decodeExpireOffsets(body)
+	case pb.CommandType_COMMAND_TRANSACT:
+		return decodeTransact(body)
 	case pb.CommandType_COMMAND_CHAIN_PART:
 		return decodeChainPart(body)
 	}

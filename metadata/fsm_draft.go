@@ -16,6 +16,7 @@ type draft struct {
 	owned map[*Topic]bool // topics of this draft whose Partitions may be written to in place
 	// ownedOffsets may be written to in place.
 	ownedOffsets map[*groupOffsets]bool
+	ownedPending map[*groupPending]bool
 }
 
 func newDraft(st *state) *draft {

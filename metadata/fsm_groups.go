@@ -92,9 +92,10 @@ func (d *draft) createGroup(g *Group) {
 	d.st.lastGenerations = d.st.lastGenerations.delete(d.edit, g.Name)
 }
 
-// removeGroup takes a group and its offsets out, and keeps its generation.
+// removeGroup takes a group and its offsets out, the pending ones too, and keeps its generation.
 func (d *draft) removeGroup(g *Group, time int64) {
 	d.dropAllOffsets(g.Name)
+	d.dropAllPending(g.Name)
 	d.st.groupRevision++
 	d.st.groups = d.st.groups.delete(d.edit, g.Name)
 	if g.Generation > 0 {

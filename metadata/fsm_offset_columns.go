@@ -38,6 +38,17 @@ func (e *offsetEncoder) add(m *pb.OffsetColumns, tp TopicIDPartition, offset int
 	e.n++
 }
 
+// addTimes adds what only a snapshot says of the offset that was added last.
+func (e *offsetEncoder) addTimes(m *pb.OffsetColumns, committedAt, expiresAt int64) {
+	m.CommittedAt = append(m.CommittedAt, committedAt)
+	if expiresAt != 0 && m.ExpiresAt == nil {
+		m.ExpiresAt = make([]int64, e.n-1, e.n)
+	}
+	if m.ExpiresAt != nil {
+		m.ExpiresAt = append(m.ExpiresAt, expiresAt)
+	}
+}
+
 // decodeOffsets yields the offsets of columns after it has told their number.
 func decodeOffsets(m *pb.OffsetColumns, begin func(n int), yield func(TopicIDPartition, CommittedOffset) error) error {
 	if m == nil {

@@ -86,8 +86,9 @@ func writeSnapshot(w io.Writer, st *state, index uint64) error {
 		NextProducerId:  st.nextProducerID,
 		NextBrokerId:    int32(st.nextBrokerID),
 
-		CoordinatorEpoch: st.coordinatorEpoch,
-		GroupRevision:    st.groupRevision,
+		CoordinatorEpoch:    st.coordinatorEpoch,
+		GroupRevision:       st.groupRevision,
+		TransactionRevision: st.transactionRevision,
 	}}})
 	for i := 0; err == nil && i < len(st.brokers); i++ {
 		err = sw.write(&pb.SnapshotRecord{Record: &pb.SnapshotRecord_Broker{Broker: encodeBroker(st.brokers[i])}})
@@ -132,6 +133,9 @@ func writeSnapshot(w io.Writer, st *state, index uint64) error {
 		}
 	}
 	if err := sw.writeGroups(st); err != nil {
+		return err
+	}
+	if err := sw.writeTransactions(st); err != nil {
 		return err
 	}
 	footer := &pb.SnapshotFooter{Records: sw.records}
@@ -441,6 +445,8 @@ type snapshotBuilder struct {
 	topic    *Topic // whose partitions come next
 	missing  int    // how many of them
 	groups   groupBuilder
+
+	transactions transactionBuilder
 }
 
 func (b *snapshotBuilder) add(rec *pb.SnapshotRecord, before uint64) error {
@@ -465,6 +471,7 @@ func (b *snapshotBuilder) add(rec *pb.SnapshotRecord, before uint64) error {
 		st.nextBrokerID = max(BrokerID(rec.Header.NextBrokerId), st.nextBrokerID)
 		st.coordinatorEpoch = rec.Header.CoordinatorEpoch
 		st.groupRevision = rec.Header.GroupRevision
+		st.transactionRevision = rec.Header.TransactionRevision
 		if st.featureLevel > MaxFeatureLevel {
 			return fmt.Errorf("feature level %d, this binary knows %d: %w", st.featureLevel, MaxFeatureLevel, errNewerVersion)
 		}
@@ -532,6 +539,10 @@ func (b *snapshotBuilder) add(rec *pb.SnapshotRecord, before uint64) error {
 		return b.addLastGenerations(rec.LastGenerations)
 	case *pb.SnapshotRecord_CommitSequences:
 		return b.addCommitSequences(rec.CommitSequences)
+	case *pb.SnapshotRecord_Transactions:
+		return b.addTransactions(rec.Transactions)
+	case *pb.SnapshotRecord_Pending:
+		return b.addPending(rec.Pending)
 	case *pb.SnapshotRecord_Footer:
 		if rec.Footer.Records != before {
 			return fmt.Errorf("footer counts %d records, there were %d", rec.Footer.Records, before)

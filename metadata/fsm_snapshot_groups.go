@@ -84,13 +84,7 @@ func (sw *snapshotWriter) writeOffsets(group string, of *groupOffsets) error {
 	}
 	for tp, o := range of.offsets.all() {
 		e.add(columns, tp, o.Offset, o.LeaderEpoch, o.Metadata)
-		columns.CommittedAt = append(columns.CommittedAt, o.CommittedAt)
-		if o.ExpiresAt != 0 && columns.ExpiresAt == nil {
-			columns.ExpiresAt = make([]int64, e.n-1, e.n)
-		}
-		if columns.ExpiresAt != nil {
-			columns.ExpiresAt = append(columns.ExpiresAt, o.ExpiresAt)
-		}
+		e.addTimes(columns, o.CommittedAt, o.ExpiresAt)
 		if e.n == offsetsPerRecord {
 			if err := flush(); err != nil {
 				return err

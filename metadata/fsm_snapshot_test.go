@@ -51,12 +51,15 @@ func drawState(t *rapid.T) *state {
 	d := &draft{edit: new(edit)}
 	for i := range v.NumField() {
 		switch name := v.Type().Field(i).Name; name {
-		case "topics", "tombstones", "topicIDs", "collisions", "partitions", "groups", "lastGenerations", "offsets", "coordinators", "offsetCount":
+		case "topics", "tombstones", "topicIDs", "collisions", "partitions", "groups", "lastGenerations", "offsets", "coordinators", "offsetCount",
+			"transactions", "pending", "producers", "active":
 			continue // below
 		case "coordinatorEpoch":
 			st.coordinatorEpoch = rapid.Int32Range(1, math.MaxInt32).Draw(t, name)
 		case "groupRevision":
 			st.groupRevision = rapid.Uint64Range(1<<40, math.MaxUint64).Draw(t, name)
+		case "transactionRevision":
+			st.transactionRevision = rapid.Uint64Range(1<<40, math.MaxUint64).Draw(t, name)
 		case "commitSequences":
 			for j := range rapid.IntRange(0, 4).Draw(t, name) {
 				c := draw(t, reflect.TypeFor[commitSequence]()).Interface().(commitSequence)
@@ -127,6 +130,7 @@ func drawState(t *rapid.T) *state {
 		d.st.tombstones = d.st.tombstones.set(d.edit, id, stone)
 	}
 	drawGroups(t, d)
+	drawTransactions(t, d)
 	d.st.coordinators = d.st.findCoordinators()
 	return d.publish()
 }
@@ -171,6 +175,45 @@ func drawGroups(t *rapid.T, d *draft) {
 	}
 }
 
+// drawTransactions fills transactional ids and pending offsets.
+func drawTransactions(t *rapid.T, d *draft) {
+	for i := range rapid.IntRange(0, 5).Draw(t, "transactions") {
+		x := draw(t, reflect.TypeFor[Transaction]()).Interface().(Transaction)
+		x.ID = fmt.Sprintf("x%d", i)
+		x.State = rapid.SampledFrom([]TransactionState{0, 1, 2, 3, 4, 5}).Draw(t, "state")
+		x.Revision = x.Number + uint64(rapid.IntRange(0, 3).Draw(t, "revision"))
+		x.ProducerID, x.MarkerProducerID = int64(3*i), int64(3*i+rapid.IntRange(0, 1).Draw(t, "another producer id"))
+		x.Partitions, x.Groups = nil, nil
+		if x.State.Active() && (x.State.Prepared() || rapid.Bool().Draw(t, "has partitions")) {
+			x.Partitions = []TopicPartitions{{TopicID: TopicID{1}, Partitions: []int32{0, 3}}, {TopicID: TopicID{2}, Partitions: []int32{1}}}
+		}
+		if x.State == TransactionOngoing {
+			x.Groups = []string{"g0", "g1"}
+		}
+		if !x.State.Prepared() {
+			x.MarkerProducerID, x.MarkerEpoch = -1, -1
+		}
+		if rapid.IntRange(0, 10).Draw(t, "large") == 0 {
+			x.ID += strings.Repeat("x", transactionBytesPerRecord)
+		}
+		d.indexTransaction(nil, &x)
+		d.st.transactions = d.st.transactions.set(d.edit, x.ID, &x)
+	}
+	for name := range d.st.groups.all() {
+		for producer := range rapid.IntRange(0, 2).Draw(t, "producers with pending offsets") {
+			n := rapid.SampledFrom([]int{1, 3, offsetsPerRecord, offsetsPerRecord + 1}).Draw(t, "pending")
+			for j := range n {
+				o := pendingOffset{order: uint64(j) + 1, superseded: rapid.IntRange(0, 3).Draw(t, "superseded") == 0}
+				o.CommittedOffset = CommittedOffset{Offset: int64(j), LeaderEpoch: -1, CommittedAt: int64(j) + 1}
+				if j < 3 {
+					o.CommittedOffset = draw(t, reflect.TypeFor[CommittedOffset]()).Interface().(CommittedOffset)
+				}
+				d.putPendingOffset(d.ownPending(name), int64(producer), TopicIDPartition{TopicID{byte(j % 3), 1}, int32(j)}, o)
+			}
+		}
+	}
+}
+
 // draw makes a value of a type with no zero in it: numbers and ids are not 0, strings, lists and maps not empty. Slices
 // that must have the length of another one get it.
 func draw(t *rapid.T, typ reflect.Type) reflect.Value {
@@ -189,6 +232,8 @@ func draw(t *rapid.T, typ reflect.Type) reflect.Value {
 	switch typ.Kind() {
 	case reflect.Bool:
 		v.SetBool(rapid.Bool().Draw(t, "bool"))
+	case reflect.Int8, reflect.Int16:
+		v.SetInt(rapid.Int64Range(1, math.MaxInt8).Draw(t, "int"))
 	case reflect.Int32, reflect.Int64:
 		v.SetInt(rapid.Int64Range(1, math.MaxInt32).Draw(t, "int"))
 	case reflect.Uint8, reflect.Uint32, reflect.Uint64:
@@ -304,6 +349,20 @@ func requireSameState(t require.TestingT, want, got *state) {
 		require.True(t, ok)
 		require.Equal(t, entriesOf(of.offsets), entriesOf(back.offsets))
 		checkTree(t, back.offsets)
+	}
+	require.Equal(t, entriesOf(want.transactions), entriesOf(got.transactions))
+	require.Equal(t, entriesOf(want.active), entriesOf(got.active))
+	require.Equal(t, entriesOf(want.producers), entriesOf(got.producers))
+	require.Equal(t, want.pending.len(), got.pending.len())
+	for name, of := range want.pending.all() {
+		back, ok := got.pending.get(name)
+		require.True(t, ok)
+		require.Equal(t, entriesOf(of.holders), entriesOf(back.holders))
+		require.Equal(t, of.producers.len(), back.producers.len())
+		for id, pending := range of.producers.all() {
+			p, _ := back.producers.get(id)
+			require.Equal(t, entriesOf(pending.offsets), entriesOf(p.offsets))
+		}
 	}
 }
 

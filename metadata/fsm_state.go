@@ -35,12 +35,21 @@ type state struct {
 	offsets         tree[string, *groupOffsets] // by group; none is empty, and each belongs to a group
 	commitSequences []commitSequence            // by ascending Broker and Lane
 
+	// transactionRevision is the last Revision that any transactional id was given, or the last order of a pending offset,
+	// whichever is greater.
+	transactionRevision uint64
+	transactions        tree[string, *Transaction]
+	pending             tree[string, *groupPending] // by group; none is empty, and each belongs to a group
+
 	topicIDs   tree[TopicID, string] // derived: id → name of each topic
 	collisions tree[string, string]  // derived: metric name → name, of topics whose name has '.' or '_'
 	partitions int                   // derived: number of partitions of all topics
 
 	coordinators []BrokerID // derived: ascending, see Image.Coordinator
 	offsetCount  int        // derived: number of offsets of all groups
+
+	producers tree[int64, string]        // derived: producer id → transactional id, of ProducerID and MarkerProducerID
+	active    tree[string, *Transaction] // derived: those of transactions whose state is active
 }
 
 // brokerConfigs are the dynamic configs of one broker, or of all with ID NoBroker. Immutable.
@@ -77,6 +86,11 @@ func newState() *state {
 		groups:          newTree[string, *Group](strings.Compare),
 		lastGenerations: newTree[string, lastGeneration](strings.Compare),
 		offsets:         newTree[string, *groupOffsets](strings.Compare),
+
+		transactions: newTree[string, *Transaction](strings.Compare),
+		pending:      newTree[string, *groupPending](strings.Compare),
+		producers:    newTree[int64, string](cmp.Compare[int64]),
+		active:       newTree[string, *Transaction](strings.Compare),
 	}
 }
 

@@ -99,6 +99,61 @@ func checkState(t require.TestingT, st *state) {
 	require.Equal(t, collisions, maps.Collect(st.collisions.all()))
 	require.Equal(t, partitions, st.partitions)
 	checkGroups(t, st)
+	checkTransactions(t, st)
+}
+
+// checkTransactions makes sure of the invariants of transactions and pending offsets.
+func checkTransactions(t require.TestingT, st *state) {
+	checkTree(t, st.transactions)
+	checkTree(t, st.producers)
+	checkTree(t, st.active)
+	checkTree(t, st.pending)
+	producers, active := map[int64]string{}, map[string]*Transaction{}
+	for id, x := range st.transactions.all() {
+		require.Equal(t, id, x.ID)
+		require.Positive(t, x.Revision)
+		require.LessOrEqual(t, x.Revision, st.transactionRevision)
+		require.LessOrEqual(t, x.Number, x.Revision)
+		require.True(t, ascend(x.Partitions), "%v", x.Partitions)
+		require.True(t, strictlyAscending(x.Groups), "%v", x.Groups)
+		require.True(t, x.State == TransactionOngoing || x.Groups == nil)
+		require.Equal(t, x.State.Prepared(), x.MarkerProducerID >= 0)
+		require.True(t, x.State.Prepared() == (x.Partitions != nil) || x.State == TransactionOngoing, "%v with %v", x.State, x.Partitions)
+		for _, tps := range x.Partitions {
+			topic := st.topicByID(tps.TopicID)
+			require.NotNil(t, topic, "a partition of a topic that is deleted")
+			require.Less(t, tps.Partitions[len(tps.Partitions)-1], int32(len(topic.Partitions)))
+		}
+		for _, pid := range x.producerIDs() {
+			if pid >= 0 {
+				require.Contains(t, []string{"", id}, producers[pid])
+				producers[pid] = id
+			}
+		}
+		if x.State.Active() {
+			active[id] = x
+		}
+	}
+	require.Equal(t, producers, entriesOf(st.producers))
+	require.Equal(t, active, entriesOf(st.active))
+	for name, of := range st.pending.all() {
+		require.NotNil(t, st.group(name), "pending offsets of a group that is not there")
+		require.Positive(t, of.producers.len())
+		checkTree(t, of.producers)
+		checkTree(t, of.holders)
+		holders := map[TopicIDPartition][]int64{}
+		for pid, pending := range of.producers.all() {
+			checkTree(t, pending.offsets)
+			require.Positive(t, pending.offsets.len())
+			x := st.transactionByProducer(pid)
+			require.True(t, x != nil && x.ProducerID == pid && x.State == TransactionOngoing && x.HasGroup(name), "pending offsets of no transaction")
+			for tp, o := range pending.offsets.all() {
+				holders[tp] = append(holders[tp], pid)
+				require.LessOrEqual(t, o.order, st.transactionRevision)
+			}
+		}
+		require.Equal(t, holders, entriesOf(of.holders))
+	}
 }
 
 // checkGroups makes sure of the invariants of groups and offsets.
@@ -218,7 +273,7 @@ func TestFSMFilesImportNothingNonDeterministic(t *testing.T) {
 	}
 	require.Equal(t, len(pb.CommandType_name)-2, commands, "one file per command, but for chain parts")
 	// Groups have durations; these files may know the type, and nothing that tells the time.
-	for _, name := range []string{"group.go", "group_codec.go"} {
+	for _, name := range []string{"group.go", "group_codec.go", "transaction.go", "transaction_codec.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
 		require.NoError(t, err)
 		ast.Inspect(file, func(n ast.Node) bool {

@@ -78,19 +78,22 @@ func (s *Store) CommitOffsets(commit OffsetCommit, done func(entries []error, er
 		done(nil, err)
 		return
 	}
-	if i := slices.IndexFunc(commit.Offsets, func(o OffsetEntry) bool { return o.Partition < 0 }); i >= 0 {
-		s.commitWithout(commit, done)
+	if slices.ContainsFunc(commit.Offsets, func(o OffsetEntry) bool { return o.Partition < 0 }) {
+		withoutUnknown(commit.Offsets, done, func(good []OffsetEntry, done func([]error, error)) {
+			commit.Offsets = good
+			s.outbox.commit(commit, done)
+		})
 		return
 	}
 	s.outbox.commit(commit, done)
 }
 
-// commitWithout commits all entries but those that can't even be encoded.
-func (s *Store) commitWithout(commit OffsetCommit, done func(entries []error, err error)) {
-	all := make([]error, len(commit.Offsets))
+// withoutUnknown commits all entries but those that can't even be encoded.
+func withoutUnknown(offsets []OffsetEntry, done func([]error, error), commit func([]OffsetEntry, func([]error, error))) {
+	all := make([]error, len(offsets))
 	var good []OffsetEntry
 	var of []int
-	for i, o := range commit.Offsets {
+	for i, o := range offsets {
 		if o.Partition < 0 {
 			all[i] = ErrUnknownPartition
 			continue
@@ -98,8 +101,7 @@ func (s *Store) commitWithout(commit OffsetCommit, done func(entries []error, er
 		good = append(good, o)
 		of = append(of, i)
 	}
-	commit.Offsets = good
-	s.outbox.commit(commit, func(entries []error, err error) {
+	commit(good, func(entries []error, err error) {
 		if err != nil {
 			done(nil, err)
 			return

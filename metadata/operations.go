@@ -108,6 +108,7 @@ var (
 	opBalanceStatus      = operation[none, BalancerStatus]{name: "balance_status", repeatable: true, unseen: true, local: (*Store).balanceStatus}
 	opCancelBalance      = operation[none, int]{name: "cancel_balance", local: (*Store).cancelBalance}
 	opProposeGroups      = operation[groupProposals, groupAnswers]{name: "propose_groups", unseen: true, local: (*Store).proposeGroups}
+	opBarrier            = operation[none, uint64]{name: "barrier", repeatable: true, unseen: true, local: (*Store).barrier}
 	opUpdateFeatureLevel = operation[uint32, none]{name: "update_feature_level", repeatable: true,
 		local: (*Store).updateFeatureLevel}
 )
@@ -117,7 +118,7 @@ var operations = []served{
 	&opCreateTopics, &opCreatePartitions, &opDeleteTopics, &opAlterConfigs, &opAllocateProducerIDs, &opAlterPartition,
 	&opRegisterBroker, &opAssignBrokerID, &opHeartbeat, &opSuspect, &opElectLeaders, &opAlterReassignments,
 	&opSetMaintenance, &opDecommission, &opUnregisterBroker, &opUpdateFeatureLevel,
-	&opProposeGroups,
+	&opProposeGroups, &opBarrier,
 	&opPlanBalance, &opRunBalance, &opBalanceStatus, &opCancelBalance,
 	&opPlanRecovery, &opRecover,
 	&opQuorum, &opAddServer, &opRemoveServer, &opTransferLeadership,

@@ -17,6 +17,10 @@ const (
 	// outboxLanes of each kind: two calls in flight (D4). A group always takes the same lane, and a lane has one call in
 	// flight, so that what is proposed for one group is applied in its order.
 	outboxLanes = 2
+	// transactionLanes are those of transactions, and firstTransactionLane is the number of the first: the numbers of all lanes
+	// whose batches are counted are different.
+	transactionLanes     = 2
+	firstTransactionLane = 16
 	// outboxBytes bounds what waits in a lane; beyond it callers are told to try again.
 	outboxBytes = 8 << 20
 	// outboxTimeout is how long a change may wait and be under way, as Kafka's offsets.commit.timeout.ms.
@@ -33,15 +37,16 @@ const (
 // outbox is where coordinators leave what they propose. There is no linger: a lane that is idle sends a lone change at
 // once, one that is busy sends all that has come meanwhile, in one call.
 type outbox struct {
-	s       *Store
-	changes [outboxLanes]outboxLane
-	offsets [outboxLanes]outboxLane
+	s            *Store
+	changes      [outboxLanes]outboxLane
+	offsets      [outboxLanes]outboxLane
+	transactions [transactionLanes]outboxLane
 }
 
-// outboxItem is one command, or one commit of a batch.
+// outboxItem is one command, or one commit or step of a batch.
 type outboxItem struct {
 	kind pb.CommandType
-	// body is the encoded command, or the encoded commit as a field of a batch.
+	// body is the encoded command, or the encoded commit or step as a field of a batch.
 	body     []byte
 	entries  int // of a commit
 	deadline time.Time
@@ -67,6 +72,9 @@ func newOutbox(s *Store) *outbox {
 		o.changes[i] = outboxLane{number: uint32(i), wake: make(chan struct{}, 1)}
 		o.offsets[i] = outboxLane{number: uint32(i), wake: make(chan struct{}, 1)}
 	}
+	for i := range transactionLanes {
+		o.transactions[i] = outboxLane{number: uint32(firstTransactionLane + i), wake: make(chan struct{}, 1)}
+	}
 	return o
 }
 
@@ -74,6 +82,9 @@ func (o *outbox) start() {
 	for i := range outboxLanes {
 		o.s.running.Go(func() { o.run(&o.changes[i], o.sendChanges) })
 		o.s.running.Go(func() { o.run(&o.offsets[i], o.sendCommits) })
+	}
+	for i := range transactionLanes {
+		o.s.running.Go(func() { o.run(&o.transactions[i], o.sendTransactions) })
 	}
 }
 
@@ -97,7 +108,7 @@ func (l *outboxLane) put(item *outboxItem) {
 	case full:
 		item.done(0, nil, &Error{
 			Kind: ErrBusy,
-			What: "too many changes of groups wait for the metadata quorum",
+			What: "too many changes of groups or transactions wait for the metadata quorum",
 			Why:  fmt.Sprintf("there are more than %d bytes of them on this broker", outboxBytes),
 			Fix:  "try again in a moment; nothing was changed",
 		})
@@ -238,56 +249,53 @@ func (o *outbox) sendCommits(l *outboxLane) bool {
 	if items = fresh(items, now); len(items) == 0 {
 		return true
 	}
-	l.sequence++
 	o.s.metrics.commitBatch(len(items))
-	deadline := now.Add(outboxTimeout)
-	var answers groupAnswers
-	for {
-		id, epoch := o.s.self()
-		_, coordinatorEpoch := o.s.Image().Coordinator(GroupCoordinator, "")
-		body := batchBody(&commitOffsets{broker: id, epoch: epoch, coordinatorEpoch: coordinatorEpoch, lane: l.number, sequence: l.sequence}, items)
-		var err error
-		answers, err = o.call(deadline, []groupProposal{{pb.CommandType_COMMAND_COMMIT_OFFSETS, body}})
-		if err == nil {
-			err = answers.Answers[0].Err.err()
+	answers, err := o.sendBatch(l, now.Add(outboxTimeout), pb.CommandType_COMMAND_COMMIT_OFFSETS, func(broker BrokerID, epoch int64, coordinatorEpoch int32) []byte {
+		return batchBody(&commitOffsets{broker: broker, epoch: epoch, coordinatorEpoch: coordinatorEpoch, lane: l.number, sequence: l.sequence}, items)
+	})
+	if err != nil {
+		for _, item := range items {
+			item.done(0, nil, err)
 		}
-		if errors.Is(err, ErrStale) && o.moved(deadline, answers.Version, coordinatorEpoch) {
-			continue // a broker came or went meanwhile; most groups are where they were
-		}
-		if errors.Is(err, ErrStale) {
-			err = ErrNotCoordinator // this process is not the one that is registered any more
-		}
-		if err != nil {
-			for _, item := range items {
-				item.done(0, nil, err)
-			}
-			return true
-		}
-		break
+		return true
 	}
-	outcomes := make([]commitOutcome, len(items))
-	for _, r := range answers.Answers[0].Refused {
-		switch {
-		case r.Commit < 0 || r.Commit >= len(items) || r.Entry >= items[r.Commit].entries:
-		case r.Entry < 0:
-			outcomes[r.Commit].err = sentinelOf(r.Kind)
-		default:
-			if outcomes[r.Commit].entries == nil {
-				outcomes[r.Commit].entries = make([]error, items[r.Commit].entries)
-			}
-			outcomes[r.Commit].entries[r.Entry] = sentinelOf(r.Kind)
-		}
-	}
+	o.answer(items, answers)
+	return true
+}
+
+// answer tells those who wait what became of their commits or steps. A refusal too waits for the state in which it was made:
+// its reason can be seen here then.
+func (o *outbox) answer(items []*outboxItem, answers groupAnswers) {
+	outcomes := answers.Answers[0].steps(items)
 	o.s.whenApplied(answers.Version, func(landed bool) {
 		for i, item := range items {
 			if landed || outcomes[i].err != nil {
-				item.done(0, outcomes[i].entries, outcomes[i].err)
+				item.done(outcomes[i].revision, outcomes[i].entries, outcomes[i].err)
 			} else {
 				item.done(0, nil, unseen())
 			}
 		}
 	})
-	return true
+}
+
+// sendBatch sends a batch of a lane under the next number, again when a broker has come or gone meanwhile.
+func (o *outbox) sendBatch(l *outboxLane, deadline time.Time, kind pb.CommandType, body func(broker BrokerID, epoch int64, coordinatorEpoch int32) []byte) (groupAnswers, error) {
+	l.sequence++
+	for {
+		id, epoch := o.s.self()
+		_, coordinatorEpoch := o.s.Image().Coordinator(GroupCoordinator, "")
+		answers, err := o.call(deadline, []groupProposal{{kind, body(id, epoch, coordinatorEpoch)}})
+		if err == nil {
+			err = answers.Answers[0].Err.err()
+		}
+		if errors.Is(err, ErrStale) && o.moved(deadline, answers.Version, coordinatorEpoch) {
+			continue // most groups and transactional ids are where they were
+		}
+		if errors.Is(err, ErrStale) {
+			err = ErrNotCoordinator // this process is not the one that is registered any more
+		}
+		return answers, err
+	}
 }
 
 // moved waits until this broker has applied a version, and reports whether the coordinator epoch is another one there.
@@ -299,15 +307,15 @@ func (o *outbox) moved(deadline time.Time, version uint64, epoch int32) bool {
 	return now != epoch && ctx.Err() == nil
 }
 
-// batchBody encodes a batch whose commits are encoded already.
-func batchBody(c *commitOffsets, items []*outboxItem) []byte {
+// batchBody encodes a batch whose commits or steps are encoded already.
+func batchBody(c command, items []*outboxItem) []byte {
 	size := 64
 	for _, item := range items {
 		size += len(item.body)
 	}
 	body, err := encodeBody(make([]byte, 0, size), c)
 	if err != nil {
-		panic(fmt.Sprintf("metadata: encode a batch of commits: %v", err)) // it is made of numbers
+		panic(fmt.Sprintf("metadata: encode a batch: %v", err)) // it is made of numbers
 	}
 	for _, item := range items {
 		body = append(body, item.body...)
@@ -315,8 +323,11 @@ func batchBody(c *commitOffsets, items []*outboxItem) []byte {
 	return body
 }
 
-// commitField is the field number of a commit in a batch.
-const commitField protowire.Number = 6
+// commitField and stepField are the field numbers of a commit and of a step in their batches.
+const (
+	commitField protowire.Number = 6
+	stepField   protowire.Number = 6
+)
 
 // self returns this broker and its present registration; an epoch of -1, which none has, before there is one.
 func (s *Store) self() (BrokerID, int64) {

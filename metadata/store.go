@@ -52,6 +52,8 @@ type Store struct {
 	chaining  sync.Mutex // held while the parts of a large command are queued
 	outbox    *outbox
 	landings  landings
+	barriers  barriers
+	logs      raft.LogStore // that Raft writes to
 	metrics   *metrics
 	ballast   *ballast
 	full      atomic.Bool // the disk was full, and the ballast could not be taken since
@@ -127,6 +129,7 @@ func Open(cfg Config) (_ *Store, err error) {
 	s.suspicions.m, s.suspicions.wake = make(map[BrokerID]suspicion), make(chan struct{}, 1)
 	s.balancer.now = time.Now
 	s.landings.wake = make(chan struct{}, 1)
+	s.barriers.wake = make(chan struct{}, 1)
 	s.ready.c = make(chan struct{})
 	s.failed.c = make(chan struct{})
 	s.random.Rand = cfg.Rand
@@ -162,6 +165,7 @@ func Open(cfg Config) (_ *Store, err error) {
 		return nil, cfg.damaged(fmt.Sprintf("the metadata log %s is damaged", filepath.Join(cfg.Dir, databaseFile)), err.Error())
 	}
 	logs, stable := s.guardedStores(snaps)
+	s.logs = logs
 	found, err := recoverState(&cfg, snaps, logs)
 	if err != nil {
 		return nil, err
@@ -213,6 +217,7 @@ func Open(cfg Config) (_ *Store, err error) {
 	s.running.Go(s.proposer.settle)
 	s.outbox.start()
 	s.running.Go(s.land)
+	s.running.Go(s.askBarriers)
 	s.running.Go(s.expire)
 	s.running.Go(s.followLeadership)
 	s.running.Go(s.tellSuspicions)

@@ -346,12 +346,12 @@ func (c *Core) deleteRecords(ev *DeleteRecords) {
 		c.complete(ev.Waiter, -1, err)
 		return
 	}
-	to, limit := ev.Offset, min(c.highWatermark, ev.LastStableOffset)
+	to := ev.Offset
 	if to == -1 {
-		to = limit
+		to = c.highWatermark
 	}
-	if to < 0 || to > limit {
-		c.complete(ev.Waiter, -1, errOutOfRange) // L17: nothing that may still be truncated, nor a part of a transaction
+	if to < 0 || to > c.highWatermark {
+		c.complete(ev.Waiter, -1, errOutOfRange) // L17: nothing that may still be truncated
 		return
 	}
 	c.leading.trimmed.push(waiting{waiter: ev.Waiter, next: to, deadline: ev.Deadline})

@@ -53,7 +53,9 @@ const (
 	CommandType_COMMAND_COMMIT_OFFSETS CommandType = 19
 	CommandType_COMMAND_DELETE_OFFSETS CommandType = 20
 	CommandType_COMMAND_EXPIRE_OFFSETS CommandType = 21
-	CommandType_COMMAND_ALTER_BALANCE  CommandType = 30
+	// From feature level 3 on: transactions.
+	CommandType_COMMAND_TRANSACT      CommandType = 22
+	CommandType_COMMAND_ALTER_BALANCE CommandType = 30
 )
 
 // Enum value maps for CommandType.
@@ -81,6 +83,7 @@ var (
 		19: "COMMAND_COMMIT_OFFSETS",
 		20: "COMMAND_DELETE_OFFSETS",
 		21: "COMMAND_EXPIRE_OFFSETS",
+		22: "COMMAND_TRANSACT",
 		30: "COMMAND_ALTER_BALANCE",
 	}
 	CommandType_value = map[string]int32{
@@ -106,6 +109,7 @@ var (
 		"COMMAND_COMMIT_OFFSETS":        19,
 		"COMMAND_DELETE_OFFSETS":        20,
 		"COMMAND_EXPIRE_OFFSETS":        21,
+		"COMMAND_TRANSACT":              22,
 		"COMMAND_ALTER_BALANCE":         30,
 	}
 )
@@ -3014,6 +3018,722 @@ func (x *ExpireOffsets) GetDeleted() []string {
 	return nil
 }
 
+// Transaction is the state of one transactional id. In commands it is the state after the change, and revision that before
+// it.
+type Transaction struct {
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Id                string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Revision          uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Number            uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	State             uint32                 `protobuf:"varint,4,opt,name=state,proto3" json:"state,omitempty"`
+	ProducerId        int64                  `protobuf:"zigzag64,5,opt,name=producer_id,json=producerId,proto3" json:"producer_id,omitempty"`
+	ProducerEpoch     int32                  `protobuf:"zigzag32,6,opt,name=producer_epoch,json=producerEpoch,proto3" json:"producer_epoch,omitempty"`
+	LastProducerId    int64                  `protobuf:"zigzag64,7,opt,name=last_producer_id,json=lastProducerId,proto3" json:"last_producer_id,omitempty"`
+	LastProducerEpoch int32                  `protobuf:"zigzag32,8,opt,name=last_producer_epoch,json=lastProducerEpoch,proto3" json:"last_producer_epoch,omitempty"`
+	MarkerProducerId  int64                  `protobuf:"zigzag64,9,opt,name=marker_producer_id,json=markerProducerId,proto3" json:"marker_producer_id,omitempty"`
+	MarkerEpoch       int32                  `protobuf:"zigzag32,10,opt,name=marker_epoch,json=markerEpoch,proto3" json:"marker_epoch,omitempty"`
+	Timeout           int64                  `protobuf:"varint,11,opt,name=timeout,proto3" json:"timeout,omitempty"` // milliseconds
+	Version           uint32                 `protobuf:"varint,12,opt,name=version,proto3" json:"version,omitempty"`
+	Partitions        *GroupPartitions       `protobuf:"bytes,13,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	Groups            []string               `protobuf:"bytes,14,rep,name=groups,proto3" json:"groups,omitempty"`
+	StartedAt         int64                  `protobuf:"varint,15,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"` // unix milliseconds
+	UpdatedAt         int64                  `protobuf:"varint,16,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"` // unix milliseconds
+	CoordinatorEpoch  int32                  `protobuf:"varint,17,opt,name=coordinator_epoch,json=coordinatorEpoch,proto3" json:"coordinator_epoch,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *Transaction) Reset() {
+	*x = Transaction{}
+	mi := &file_metadata_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Transaction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Transaction) ProtoMessage() {}
+
+func (x *Transaction) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Transaction.ProtoReflect.Descriptor instead.
+func (*Transaction) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Transaction) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Transaction) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Transaction) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Transaction) GetState() uint32 {
+	if x != nil {
+		return x.State
+	}
+	return 0
+}
+
+func (x *Transaction) GetProducerId() int64 {
+	if x != nil {
+		return x.ProducerId
+	}
+	return 0
+}
+
+func (x *Transaction) GetProducerEpoch() int32 {
+	if x != nil {
+		return x.ProducerEpoch
+	}
+	return 0
+}
+
+func (x *Transaction) GetLastProducerId() int64 {
+	if x != nil {
+		return x.LastProducerId
+	}
+	return 0
+}
+
+func (x *Transaction) GetLastProducerEpoch() int32 {
+	if x != nil {
+		return x.LastProducerEpoch
+	}
+	return 0
+}
+
+func (x *Transaction) GetMarkerProducerId() int64 {
+	if x != nil {
+		return x.MarkerProducerId
+	}
+	return 0
+}
+
+func (x *Transaction) GetMarkerEpoch() int32 {
+	if x != nil {
+		return x.MarkerEpoch
+	}
+	return 0
+}
+
+func (x *Transaction) GetTimeout() int64 {
+	if x != nil {
+		return x.Timeout
+	}
+	return 0
+}
+
+func (x *Transaction) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Transaction) GetPartitions() *GroupPartitions {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *Transaction) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *Transaction) GetStartedAt() int64 {
+	if x != nil {
+		return x.StartedAt
+	}
+	return 0
+}
+
+func (x *Transaction) GetUpdatedAt() int64 {
+	if x != nil {
+		return x.UpdatedAt
+	}
+	return 0
+}
+
+func (x *Transaction) GetCoordinatorEpoch() int32 {
+	if x != nil {
+		return x.CoordinatorEpoch
+	}
+	return 0
+}
+
+// Transact carries steps of transactions from one broker, in their order.
+type Transact struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Broker           int32                  `protobuf:"varint,1,opt,name=broker,proto3" json:"broker,omitempty"` // that proposes, like the next
+	BrokerEpoch      int64                  `protobuf:"varint,2,opt,name=broker_epoch,json=brokerEpoch,proto3" json:"broker_epoch,omitempty"`
+	CoordinatorEpoch int32                  `protobuf:"varint,3,opt,name=coordinator_epoch,json=coordinatorEpoch,proto3" json:"coordinator_epoch,omitempty"`
+	// The batches of one lane of a broker are applied in the order of their numbers, or not at all. The lanes are those of
+	// CommitOffsets too.
+	Lane          uint32             `protobuf:"varint,4,opt,name=lane,proto3" json:"lane,omitempty"`
+	Sequence      uint64             `protobuf:"varint,5,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Steps         []*TransactionStep `protobuf:"bytes,6,rep,name=steps,proto3" json:"steps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Transact) Reset() {
+	*x = Transact{}
+	mi := &file_metadata_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Transact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Transact) ProtoMessage() {}
+
+func (x *Transact) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Transact.ProtoReflect.Descriptor instead.
+func (*Transact) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *Transact) GetBroker() int32 {
+	if x != nil {
+		return x.Broker
+	}
+	return 0
+}
+
+func (x *Transact) GetBrokerEpoch() int64 {
+	if x != nil {
+		return x.BrokerEpoch
+	}
+	return 0
+}
+
+func (x *Transact) GetCoordinatorEpoch() int32 {
+	if x != nil {
+		return x.CoordinatorEpoch
+	}
+	return 0
+}
+
+func (x *Transact) GetLane() uint32 {
+	if x != nil {
+		return x.Lane
+	}
+	return 0
+}
+
+func (x *Transact) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *Transact) GetSteps() []*TransactionStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+// TransactionStep is judged for itself.
+type TransactionStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Step:
+	//
+	//	*TransactionStep_Change
+	//	*TransactionStep_Addition
+	//	*TransactionStep_Offsets
+	//	*TransactionStep_Markers
+	Step          isTransactionStep_Step `protobuf_oneof:"step"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransactionStep) Reset() {
+	*x = TransactionStep{}
+	mi := &file_metadata_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransactionStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransactionStep) ProtoMessage() {}
+
+func (x *TransactionStep) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransactionStep.ProtoReflect.Descriptor instead.
+func (*TransactionStep) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *TransactionStep) GetStep() isTransactionStep_Step {
+	if x != nil {
+		return x.Step
+	}
+	return nil
+}
+
+func (x *TransactionStep) GetChange() *TransactionChange {
+	if x != nil {
+		if x, ok := x.Step.(*TransactionStep_Change); ok {
+			return x.Change
+		}
+	}
+	return nil
+}
+
+func (x *TransactionStep) GetAddition() *TransactionAddition {
+	if x != nil {
+		if x, ok := x.Step.(*TransactionStep_Addition); ok {
+			return x.Addition
+		}
+	}
+	return nil
+}
+
+func (x *TransactionStep) GetOffsets() *TransactionOffsets {
+	if x != nil {
+		if x, ok := x.Step.(*TransactionStep_Offsets); ok {
+			return x.Offsets
+		}
+	}
+	return nil
+}
+
+func (x *TransactionStep) GetMarkers() *WrittenMarkers {
+	if x != nil {
+		if x, ok := x.Step.(*TransactionStep_Markers); ok {
+			return x.Markers
+		}
+	}
+	return nil
+}
+
+type isTransactionStep_Step interface {
+	isTransactionStep_Step()
+}
+
+type TransactionStep_Change struct {
+	Change *TransactionChange `protobuf:"bytes,1,opt,name=change,proto3,oneof"`
+}
+
+type TransactionStep_Addition struct {
+	Addition *TransactionAddition `protobuf:"bytes,2,opt,name=addition,proto3,oneof"`
+}
+
+type TransactionStep_Offsets struct {
+	Offsets *TransactionOffsets `protobuf:"bytes,3,opt,name=offsets,proto3,oneof"`
+}
+
+type TransactionStep_Markers struct {
+	Markers *WrittenMarkers `protobuf:"bytes,4,opt,name=markers,proto3,oneof"`
+}
+
+func (*TransactionStep_Change) isTransactionStep_Step() {}
+
+func (*TransactionStep_Addition) isTransactionStep_Step() {}
+
+func (*TransactionStep_Offsets) isTransactionStep_Step() {}
+
+func (*TransactionStep_Markers) isTransactionStep_Step() {}
+
+type TransactionChange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Transaction   *Transaction           `protobuf:"bytes,1,opt,name=transaction,proto3" json:"transaction,omitempty"`
+	Delete        bool                   `protobuf:"varint,2,opt,name=delete,proto3" json:"delete,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransactionChange) Reset() {
+	*x = TransactionChange{}
+	mi := &file_metadata_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransactionChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransactionChange) ProtoMessage() {}
+
+func (x *TransactionChange) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransactionChange.ProtoReflect.Descriptor instead.
+func (*TransactionChange) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *TransactionChange) GetTransaction() *Transaction {
+	if x != nil {
+		return x.Transaction
+	}
+	return nil
+}
+
+func (x *TransactionChange) GetDelete() bool {
+	if x != nil {
+		return x.Delete
+	}
+	return false
+}
+
+type TransactionAddition struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	ProducerId    int64                  `protobuf:"zigzag64,2,opt,name=producer_id,json=producerId,proto3" json:"producer_id,omitempty"`
+	ProducerEpoch int32                  `protobuf:"zigzag32,3,opt,name=producer_epoch,json=producerEpoch,proto3" json:"producer_epoch,omitempty"`
+	Partitions    *GroupPartitions       `protobuf:"bytes,4,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	Groups        []string               `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
+	Version       uint32                 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
+	Time          int64                  `protobuf:"varint,7,opt,name=time,proto3" json:"time,omitempty"` // unix milliseconds
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransactionAddition) Reset() {
+	*x = TransactionAddition{}
+	mi := &file_metadata_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransactionAddition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransactionAddition) ProtoMessage() {}
+
+func (x *TransactionAddition) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransactionAddition.ProtoReflect.Descriptor instead.
+func (*TransactionAddition) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *TransactionAddition) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *TransactionAddition) GetProducerId() int64 {
+	if x != nil {
+		return x.ProducerId
+	}
+	return 0
+}
+
+func (x *TransactionAddition) GetProducerEpoch() int32 {
+	if x != nil {
+		return x.ProducerEpoch
+	}
+	return 0
+}
+
+func (x *TransactionAddition) GetPartitions() *GroupPartitions {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *TransactionAddition) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *TransactionAddition) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *TransactionAddition) GetTime() int64 {
+	if x != nil {
+		return x.Time
+	}
+	return 0
+}
+
+type TransactionOffsets struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	ProducerId    int64                  `protobuf:"zigzag64,2,opt,name=producer_id,json=producerId,proto3" json:"producer_id,omitempty"`
+	ProducerEpoch int32                  `protobuf:"zigzag32,3,opt,name=producer_epoch,json=producerEpoch,proto3" json:"producer_epoch,omitempty"`
+	Implicit      bool                   `protobuf:"varint,4,opt,name=implicit,proto3" json:"implicit,omitempty"`
+	Number        uint64                 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"` // unless implicit
+	Commit        *GroupCommit           `protobuf:"bytes,6,opt,name=commit,proto3" json:"commit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransactionOffsets) Reset() {
+	*x = TransactionOffsets{}
+	mi := &file_metadata_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransactionOffsets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransactionOffsets) ProtoMessage() {}
+
+func (x *TransactionOffsets) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransactionOffsets.ProtoReflect.Descriptor instead.
+func (*TransactionOffsets) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *TransactionOffsets) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *TransactionOffsets) GetProducerId() int64 {
+	if x != nil {
+		return x.ProducerId
+	}
+	return 0
+}
+
+func (x *TransactionOffsets) GetProducerEpoch() int32 {
+	if x != nil {
+		return x.ProducerEpoch
+	}
+	return 0
+}
+
+func (x *TransactionOffsets) GetImplicit() bool {
+	if x != nil {
+		return x.Implicit
+	}
+	return false
+}
+
+func (x *TransactionOffsets) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *TransactionOffsets) GetCommit() *GroupCommit {
+	if x != nil {
+		return x.Commit
+	}
+	return nil
+}
+
+type WrittenMarkers struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Markers       []*WrittenMarker       `protobuf:"bytes,1,rep,name=markers,proto3" json:"markers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WrittenMarkers) Reset() {
+	*x = WrittenMarkers{}
+	mi := &file_metadata_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WrittenMarkers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WrittenMarkers) ProtoMessage() {}
+
+func (x *WrittenMarkers) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WrittenMarkers.ProtoReflect.Descriptor instead.
+func (*WrittenMarkers) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *WrittenMarkers) GetMarkers() []*WrittenMarker {
+	if x != nil {
+		return x.Markers
+	}
+	return nil
+}
+
+type WrittenMarker struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ProducerId    int64                  `protobuf:"zigzag64,1,opt,name=producer_id,json=producerId,proto3" json:"producer_id,omitempty"`
+	Epoch         int32                  `protobuf:"zigzag32,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	Partitions    *GroupPartitions       `protobuf:"bytes,4,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WrittenMarker) Reset() {
+	*x = WrittenMarker{}
+	mi := &file_metadata_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WrittenMarker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WrittenMarker) ProtoMessage() {}
+
+func (x *WrittenMarker) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WrittenMarker.ProtoReflect.Descriptor instead.
+func (*WrittenMarker) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *WrittenMarker) GetProducerId() int64 {
+	if x != nil {
+		return x.ProducerId
+	}
+	return 0
+}
+
+func (x *WrittenMarker) GetEpoch() int32 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *WrittenMarker) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *WrittenMarker) GetPartitions() *GroupPartitions {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
 type SnapshotBalance struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -3025,7 +3745,7 @@ type SnapshotBalance struct {
 
 func (x *SnapshotBalance) Reset() {
 	*x = SnapshotBalance{}
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3037,7 +3757,7 @@ func (x *SnapshotBalance) String() string {
 func (*SnapshotBalance) ProtoMessage() {}
 
 func (x *SnapshotBalance) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3050,7 +3770,7 @@ func (x *SnapshotBalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotBalance.ProtoReflect.Descriptor instead.
 func (*SnapshotBalance) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{34}
+	return file_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SnapshotBalance) GetVersion() uint64 {
@@ -3086,7 +3806,7 @@ type CreateTopic struct {
 
 func (x *CreateTopic) Reset() {
 	*x = CreateTopic{}
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3098,7 +3818,7 @@ func (x *CreateTopic) String() string {
 func (*CreateTopic) ProtoMessage() {}
 
 func (x *CreateTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3111,7 +3831,7 @@ func (x *CreateTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTopic.ProtoReflect.Descriptor instead.
 func (*CreateTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{35}
+	return file_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *CreateTopic) GetTopicId() []byte {
@@ -3152,7 +3872,7 @@ type DeleteTopic struct {
 
 func (x *DeleteTopic) Reset() {
 	*x = DeleteTopic{}
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3164,7 +3884,7 @@ func (x *DeleteTopic) String() string {
 func (*DeleteTopic) ProtoMessage() {}
 
 func (x *DeleteTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3177,7 +3897,7 @@ func (x *DeleteTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTopic.ProtoReflect.Descriptor instead.
 func (*DeleteTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{36}
+	return file_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *DeleteTopic) GetRequestId() []byte {
@@ -3205,7 +3925,7 @@ type CreatePartitions struct {
 
 func (x *CreatePartitions) Reset() {
 	*x = CreatePartitions{}
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3217,7 +3937,7 @@ func (x *CreatePartitions) String() string {
 func (*CreatePartitions) ProtoMessage() {}
 
 func (x *CreatePartitions) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3230,7 +3950,7 @@ func (x *CreatePartitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePartitions.ProtoReflect.Descriptor instead.
 func (*CreatePartitions) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{37}
+	return file_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CreatePartitions) GetTopicId() []byte {
@@ -3267,7 +3987,7 @@ type AlterConfigs struct {
 
 func (x *AlterConfigs) Reset() {
 	*x = AlterConfigs{}
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3279,7 +3999,7 @@ func (x *AlterConfigs) String() string {
 func (*AlterConfigs) ProtoMessage() {}
 
 func (x *AlterConfigs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3292,7 +4012,7 @@ func (x *AlterConfigs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterConfigs.ProtoReflect.Descriptor instead.
 func (*AlterConfigs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{38}
+	return file_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *AlterConfigs) GetTopicId() []byte {
@@ -3340,7 +4060,7 @@ type AllocateProducerIDs struct {
 
 func (x *AllocateProducerIDs) Reset() {
 	*x = AllocateProducerIDs{}
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3352,7 +4072,7 @@ func (x *AllocateProducerIDs) String() string {
 func (*AllocateProducerIDs) ProtoMessage() {}
 
 func (x *AllocateProducerIDs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3365,7 +4085,7 @@ func (x *AllocateProducerIDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocateProducerIDs.ProtoReflect.Descriptor instead.
 func (*AllocateProducerIDs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{39}
+	return file_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *AllocateProducerIDs) GetExpectedNext() int64 {
@@ -3399,7 +4119,7 @@ type AlterPartition struct {
 
 func (x *AlterPartition) Reset() {
 	*x = AlterPartition{}
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3411,7 +4131,7 @@ func (x *AlterPartition) String() string {
 func (*AlterPartition) ProtoMessage() {}
 
 func (x *AlterPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3424,7 +4144,7 @@ func (x *AlterPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterPartition.ProtoReflect.Descriptor instead.
 func (*AlterPartition) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{40}
+	return file_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *AlterPartition) GetLeader() int32 {
@@ -3503,7 +4223,7 @@ type ChainPart struct {
 
 func (x *ChainPart) Reset() {
 	*x = ChainPart{}
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3515,7 +4235,7 @@ func (x *ChainPart) String() string {
 func (*ChainPart) ProtoMessage() {}
 
 func (x *ChainPart) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3528,7 +4248,7 @@ func (x *ChainPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainPart.ProtoReflect.Descriptor instead.
 func (*ChainPart) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{41}
+	return file_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ChainPart) GetChainId() []byte {
@@ -3579,6 +4299,8 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Offsets
 	//	*SnapshotRecord_LastGenerations
 	//	*SnapshotRecord_CommitSequences
+	//	*SnapshotRecord_Transactions
+	//	*SnapshotRecord_Pending
 	Record        isSnapshotRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3586,7 +4308,7 @@ type SnapshotRecord struct {
 
 func (x *SnapshotRecord) Reset() {
 	*x = SnapshotRecord{}
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3598,7 +4320,7 @@ func (x *SnapshotRecord) String() string {
 func (*SnapshotRecord) ProtoMessage() {}
 
 func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3611,7 +4333,7 @@ func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRecord.ProtoReflect.Descriptor instead.
 func (*SnapshotRecord) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{42}
+	return file_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SnapshotRecord) GetRecord() isSnapshotRecord_Record {
@@ -3756,6 +4478,24 @@ func (x *SnapshotRecord) GetCommitSequences() *SnapshotCommitSequences {
 	return nil
 }
 
+func (x *SnapshotRecord) GetTransactions() *SnapshotTransactions {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_Transactions); ok {
+			return x.Transactions
+		}
+	}
+	return nil
+}
+
+func (x *SnapshotRecord) GetPending() *SnapshotPending {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_Pending); ok {
+			return x.Pending
+		}
+	}
+	return nil
+}
+
 type isSnapshotRecord_Record interface {
 	isSnapshotRecord_Record()
 }
@@ -3821,6 +4561,15 @@ type SnapshotRecord_CommitSequences struct {
 	CommitSequences *SnapshotCommitSequences `protobuf:"bytes,15,opt,name=commit_sequences,json=commitSequences,proto3,oneof"`
 }
 
+type SnapshotRecord_Transactions struct {
+	// After it, from feature level 3 on.
+	Transactions *SnapshotTransactions `protobuf:"bytes,16,opt,name=transactions,proto3,oneof"`
+}
+
+type SnapshotRecord_Pending struct {
+	Pending *SnapshotPending `protobuf:"bytes,17,opt,name=pending,proto3,oneof"`
+}
+
 func (*SnapshotRecord_Header) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_Broker) isSnapshotRecord_Record() {}
@@ -3851,23 +4600,28 @@ func (*SnapshotRecord_LastGenerations) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_CommitSequences) isSnapshotRecord_Record() {}
 
+func (*SnapshotRecord_Transactions) isSnapshotRecord_Record() {}
+
+func (*SnapshotRecord_Pending) isSnapshotRecord_Record() {}
+
 type SnapshotHeader struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	Index            uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"` // of the last entry with commands
-	ClusterId        string                 `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	FeatureLevel     uint32                 `protobuf:"varint,3,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
-	LastBrokerEpoch  int64                  `protobuf:"varint,4,opt,name=last_broker_epoch,json=lastBrokerEpoch,proto3" json:"last_broker_epoch,omitempty"`
-	NextProducerId   int64                  `protobuf:"varint,5,opt,name=next_producer_id,json=nextProducerId,proto3" json:"next_producer_id,omitempty"`
-	NextBrokerId     int32                  `protobuf:"varint,6,opt,name=next_broker_id,json=nextBrokerId,proto3" json:"next_broker_id,omitempty"`
-	CoordinatorEpoch int32                  `protobuf:"varint,7,opt,name=coordinator_epoch,json=coordinatorEpoch,proto3" json:"coordinator_epoch,omitempty"`
-	GroupRevision    uint64                 `protobuf:"varint,8,opt,name=group_revision,json=groupRevision,proto3" json:"group_revision,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	Index               uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"` // of the last entry with commands
+	ClusterId           string                 `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	FeatureLevel        uint32                 `protobuf:"varint,3,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
+	LastBrokerEpoch     int64                  `protobuf:"varint,4,opt,name=last_broker_epoch,json=lastBrokerEpoch,proto3" json:"last_broker_epoch,omitempty"`
+	NextProducerId      int64                  `protobuf:"varint,5,opt,name=next_producer_id,json=nextProducerId,proto3" json:"next_producer_id,omitempty"`
+	NextBrokerId        int32                  `protobuf:"varint,6,opt,name=next_broker_id,json=nextBrokerId,proto3" json:"next_broker_id,omitempty"`
+	CoordinatorEpoch    int32                  `protobuf:"varint,7,opt,name=coordinator_epoch,json=coordinatorEpoch,proto3" json:"coordinator_epoch,omitempty"`
+	GroupRevision       uint64                 `protobuf:"varint,8,opt,name=group_revision,json=groupRevision,proto3" json:"group_revision,omitempty"`
+	TransactionRevision uint64                 `protobuf:"varint,9,opt,name=transaction_revision,json=transactionRevision,proto3" json:"transaction_revision,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3879,7 +4633,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3892,7 +4646,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{43}
+	return file_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SnapshotHeader) GetIndex() uint64 {
@@ -3951,6 +4705,13 @@ func (x *SnapshotHeader) GetGroupRevision() uint64 {
 	return 0
 }
 
+func (x *SnapshotHeader) GetTransactionRevision() uint64 {
+	if x != nil {
+		return x.TransactionRevision
+	}
+	return 0
+}
+
 // SnapshotMembers are consecutive members of the group before it.
 type SnapshotMembers struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3961,7 +4722,7 @@ type SnapshotMembers struct {
 
 func (x *SnapshotMembers) Reset() {
 	*x = SnapshotMembers{}
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3973,7 +4734,7 @@ func (x *SnapshotMembers) String() string {
 func (*SnapshotMembers) ProtoMessage() {}
 
 func (x *SnapshotMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3986,7 +4747,7 @@ func (x *SnapshotMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMembers.ProtoReflect.Descriptor instead.
 func (*SnapshotMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{44}
+	return file_metadata_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SnapshotMembers) GetMembers() []*GroupMember {
@@ -4007,7 +4768,7 @@ type SnapshotOffsets struct {
 
 func (x *SnapshotOffsets) Reset() {
 	*x = SnapshotOffsets{}
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4019,7 +4780,7 @@ func (x *SnapshotOffsets) String() string {
 func (*SnapshotOffsets) ProtoMessage() {}
 
 func (x *SnapshotOffsets) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4032,7 +4793,7 @@ func (x *SnapshotOffsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotOffsets.ProtoReflect.Descriptor instead.
 func (*SnapshotOffsets) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{45}
+	return file_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SnapshotOffsets) GetGroup() string {
@@ -4061,7 +4822,7 @@ type SnapshotLastGenerations struct {
 
 func (x *SnapshotLastGenerations) Reset() {
 	*x = SnapshotLastGenerations{}
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4073,7 +4834,7 @@ func (x *SnapshotLastGenerations) String() string {
 func (*SnapshotLastGenerations) ProtoMessage() {}
 
 func (x *SnapshotLastGenerations) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4086,7 +4847,7 @@ func (x *SnapshotLastGenerations) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotLastGenerations.ProtoReflect.Descriptor instead.
 func (*SnapshotLastGenerations) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{46}
+	return file_metadata_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SnapshotLastGenerations) GetGroups() []string {
@@ -4123,7 +4884,7 @@ type SnapshotCommitSequences struct {
 
 func (x *SnapshotCommitSequences) Reset() {
 	*x = SnapshotCommitSequences{}
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4135,7 +4896,7 @@ func (x *SnapshotCommitSequences) String() string {
 func (*SnapshotCommitSequences) ProtoMessage() {}
 
 func (x *SnapshotCommitSequences) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4148,7 +4909,7 @@ func (x *SnapshotCommitSequences) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotCommitSequences.ProtoReflect.Descriptor instead.
 func (*SnapshotCommitSequences) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{47}
+	return file_metadata_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *SnapshotCommitSequences) GetBrokers() []int32 {
@@ -4179,6 +4940,128 @@ func (x *SnapshotCommitSequences) GetSequences() []uint64 {
 	return nil
 }
 
+// SnapshotTransactions are consecutive transactional ids.
+type SnapshotTransactions struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Transactions  []*Transaction         `protobuf:"bytes,1,rep,name=transactions,proto3" json:"transactions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotTransactions) Reset() {
+	*x = SnapshotTransactions{}
+	mi := &file_metadata_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotTransactions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotTransactions) ProtoMessage() {}
+
+func (x *SnapshotTransactions) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotTransactions.ProtoReflect.Descriptor instead.
+func (*SnapshotTransactions) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *SnapshotTransactions) GetTransactions() []*Transaction {
+	if x != nil {
+		return x.Transactions
+	}
+	return nil
+}
+
+// SnapshotPending are consecutive offsets that a producer has committed in a group and not decided on.
+type SnapshotPending struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	ProducerId    int64                  `protobuf:"zigzag64,2,opt,name=producer_id,json=producerId,proto3" json:"producer_id,omitempty"`
+	Offsets       *OffsetColumns         `protobuf:"bytes,3,opt,name=offsets,proto3" json:"offsets,omitempty"`
+	Orders        []uint64               `protobuf:"varint,4,rep,packed,name=orders,proto3" json:"orders,omitempty"`         // parallel
+	Superseded    []bool                 `protobuf:"varint,5,rep,packed,name=superseded,proto3" json:"superseded,omitempty"` // parallel; none = none is
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotPending) Reset() {
+	*x = SnapshotPending{}
+	mi := &file_metadata_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotPending) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotPending) ProtoMessage() {}
+
+func (x *SnapshotPending) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotPending.ProtoReflect.Descriptor instead.
+func (*SnapshotPending) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *SnapshotPending) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *SnapshotPending) GetProducerId() int64 {
+	if x != nil {
+		return x.ProducerId
+	}
+	return 0
+}
+
+func (x *SnapshotPending) GetOffsets() *OffsetColumns {
+	if x != nil {
+		return x.Offsets
+	}
+	return nil
+}
+
+func (x *SnapshotPending) GetOrders() []uint64 {
+	if x != nil {
+		return x.Orders
+	}
+	return nil
+}
+
+func (x *SnapshotPending) GetSuperseded() []bool {
+	if x != nil {
+		return x.Superseded
+	}
+	return nil
+}
+
 // SnapshotIdentity says which broker id a directory was given.
 type SnapshotIdentity struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -4191,7 +5074,7 @@ type SnapshotIdentity struct {
 
 func (x *SnapshotIdentity) Reset() {
 	*x = SnapshotIdentity{}
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4203,7 +5086,7 @@ func (x *SnapshotIdentity) String() string {
 func (*SnapshotIdentity) ProtoMessage() {}
 
 func (x *SnapshotIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4216,7 +5099,7 @@ func (x *SnapshotIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotIdentity.ProtoReflect.Descriptor instead.
 func (*SnapshotIdentity) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{48}
+	return file_metadata_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *SnapshotIdentity) GetDirectory() []byte {
@@ -4251,7 +5134,7 @@ type SnapshotConfigs struct {
 
 func (x *SnapshotConfigs) Reset() {
 	*x = SnapshotConfigs{}
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4263,7 +5146,7 @@ func (x *SnapshotConfigs) String() string {
 func (*SnapshotConfigs) ProtoMessage() {}
 
 func (x *SnapshotConfigs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4276,7 +5159,7 @@ func (x *SnapshotConfigs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotConfigs.ProtoReflect.Descriptor instead.
 func (*SnapshotConfigs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{49}
+	return file_metadata_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *SnapshotConfigs) GetBrokerId() int32 {
@@ -4313,7 +5196,7 @@ type SnapshotTopic struct {
 
 func (x *SnapshotTopic) Reset() {
 	*x = SnapshotTopic{}
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4325,7 +5208,7 @@ func (x *SnapshotTopic) String() string {
 func (*SnapshotTopic) ProtoMessage() {}
 
 func (x *SnapshotTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4338,7 +5221,7 @@ func (x *SnapshotTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTopic.ProtoReflect.Descriptor instead.
 func (*SnapshotTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{50}
+	return file_metadata_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *SnapshotTopic) GetTopicId() []byte {
@@ -4399,7 +5282,7 @@ type SnapshotPartitions struct {
 
 func (x *SnapshotPartitions) Reset() {
 	*x = SnapshotPartitions{}
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4411,7 +5294,7 @@ func (x *SnapshotPartitions) String() string {
 func (*SnapshotPartitions) ProtoMessage() {}
 
 func (x *SnapshotPartitions) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4424,7 +5307,7 @@ func (x *SnapshotPartitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotPartitions.ProtoReflect.Descriptor instead.
 func (*SnapshotPartitions) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{51}
+	return file_metadata_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *SnapshotPartitions) GetPlacement() *Placement {
@@ -4536,7 +5419,7 @@ type SnapshotTombstones struct {
 
 func (x *SnapshotTombstones) Reset() {
 	*x = SnapshotTombstones{}
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4548,7 +5431,7 @@ func (x *SnapshotTombstones) String() string {
 func (*SnapshotTombstones) ProtoMessage() {}
 
 func (x *SnapshotTombstones) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4561,7 +5444,7 @@ func (x *SnapshotTombstones) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTombstones.ProtoReflect.Descriptor instead.
 func (*SnapshotTombstones) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{52}
+	return file_metadata_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *SnapshotTombstones) GetTopicIds() []byte {
@@ -4596,7 +5479,7 @@ type SnapshotChain struct {
 
 func (x *SnapshotChain) Reset() {
 	*x = SnapshotChain{}
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4608,7 +5491,7 @@ func (x *SnapshotChain) String() string {
 func (*SnapshotChain) ProtoMessage() {}
 
 func (x *SnapshotChain) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4621,7 +5504,7 @@ func (x *SnapshotChain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChain.ProtoReflect.Descriptor instead.
 func (*SnapshotChain) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{53}
+	return file_metadata_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *SnapshotChain) GetChainId() []byte {
@@ -4654,7 +5537,7 @@ type SnapshotFooter struct {
 
 func (x *SnapshotFooter) Reset() {
 	*x = SnapshotFooter{}
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4666,7 +5549,7 @@ func (x *SnapshotFooter) String() string {
 func (*SnapshotFooter) ProtoMessage() {}
 
 func (x *SnapshotFooter) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4679,7 +5562,7 @@ func (x *SnapshotFooter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotFooter.ProtoReflect.Descriptor instead.
 func (*SnapshotFooter) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{54}
+	return file_metadata_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *SnapshotFooter) GetRecords() uint64 {
@@ -4956,7 +5839,76 @@ const file_metadata_proto_rawDesc = "" +
 	"\tretention\x18\x04 \x01(\x03R\tretention\x12\x16\n" +
 	"\x06groups\x18\x05 \x03(\tR\x06groups\x12\x1c\n" +
 	"\trevisions\x18\x06 \x03(\x04R\trevisions\x12\x18\n" +
-	"\adeleted\x18\a \x03(\tR\adeleted\"\x93\x01\n" +
+	"\adeleted\x18\a \x03(\tR\adeleted\"\xd5\x04\n" +
+	"\vTransaction\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x14\n" +
+	"\x05state\x18\x04 \x01(\rR\x05state\x12\x1f\n" +
+	"\vproducer_id\x18\x05 \x01(\x12R\n" +
+	"producerId\x12%\n" +
+	"\x0eproducer_epoch\x18\x06 \x01(\x11R\rproducerEpoch\x12(\n" +
+	"\x10last_producer_id\x18\a \x01(\x12R\x0elastProducerId\x12.\n" +
+	"\x13last_producer_epoch\x18\b \x01(\x11R\x11lastProducerEpoch\x12,\n" +
+	"\x12marker_producer_id\x18\t \x01(\x12R\x10markerProducerId\x12!\n" +
+	"\fmarker_epoch\x18\n" +
+	" \x01(\x11R\vmarkerEpoch\x12\x18\n" +
+	"\atimeout\x18\v \x01(\x03R\atimeout\x12\x18\n" +
+	"\aversion\x18\f \x01(\rR\aversion\x12B\n" +
+	"\n" +
+	"partitions\x18\r \x01(\v2\".millrace.metadata.GroupPartitionsR\n" +
+	"partitions\x12\x16\n" +
+	"\x06groups\x18\x0e \x03(\tR\x06groups\x12\x1d\n" +
+	"\n" +
+	"started_at\x18\x0f \x01(\x03R\tstartedAt\x12\x1d\n" +
+	"\n" +
+	"updated_at\x18\x10 \x01(\x03R\tupdatedAt\x12+\n" +
+	"\x11coordinator_epoch\x18\x11 \x01(\x05R\x10coordinatorEpoch\"\xdc\x01\n" +
+	"\bTransact\x12\x16\n" +
+	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12!\n" +
+	"\fbroker_epoch\x18\x02 \x01(\x03R\vbrokerEpoch\x12+\n" +
+	"\x11coordinator_epoch\x18\x03 \x01(\x05R\x10coordinatorEpoch\x12\x12\n" +
+	"\x04lane\x18\x04 \x01(\rR\x04lane\x12\x1a\n" +
+	"\bsequence\x18\x05 \x01(\x04R\bsequence\x128\n" +
+	"\x05steps\x18\x06 \x03(\v2\".millrace.metadata.TransactionStepR\x05steps\"\xa1\x02\n" +
+	"\x0fTransactionStep\x12>\n" +
+	"\x06change\x18\x01 \x01(\v2$.millrace.metadata.TransactionChangeH\x00R\x06change\x12D\n" +
+	"\baddition\x18\x02 \x01(\v2&.millrace.metadata.TransactionAdditionH\x00R\baddition\x12A\n" +
+	"\aoffsets\x18\x03 \x01(\v2%.millrace.metadata.TransactionOffsetsH\x00R\aoffsets\x12=\n" +
+	"\amarkers\x18\x04 \x01(\v2!.millrace.metadata.WrittenMarkersH\x00R\amarkersB\x06\n" +
+	"\x04step\"m\n" +
+	"\x11TransactionChange\x12@\n" +
+	"\vtransaction\x18\x01 \x01(\v2\x1e.millrace.metadata.TransactionR\vtransaction\x12\x16\n" +
+	"\x06delete\x18\x02 \x01(\bR\x06delete\"\xf7\x01\n" +
+	"\x13TransactionAddition\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
+	"\vproducer_id\x18\x02 \x01(\x12R\n" +
+	"producerId\x12%\n" +
+	"\x0eproducer_epoch\x18\x03 \x01(\x11R\rproducerEpoch\x12B\n" +
+	"\n" +
+	"partitions\x18\x04 \x01(\v2\".millrace.metadata.GroupPartitionsR\n" +
+	"partitions\x12\x16\n" +
+	"\x06groups\x18\x05 \x03(\tR\x06groups\x12\x18\n" +
+	"\aversion\x18\x06 \x01(\rR\aversion\x12\x12\n" +
+	"\x04time\x18\a \x01(\x03R\x04time\"\xd8\x01\n" +
+	"\x12TransactionOffsets\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
+	"\vproducer_id\x18\x02 \x01(\x12R\n" +
+	"producerId\x12%\n" +
+	"\x0eproducer_epoch\x18\x03 \x01(\x11R\rproducerEpoch\x12\x1a\n" +
+	"\bimplicit\x18\x04 \x01(\bR\bimplicit\x12\x16\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\x126\n" +
+	"\x06commit\x18\x06 \x01(\v2\x1e.millrace.metadata.GroupCommitR\x06commit\"L\n" +
+	"\x0eWrittenMarkers\x12:\n" +
+	"\amarkers\x18\x01 \x03(\v2 .millrace.metadata.WrittenMarkerR\amarkers\"\xa2\x01\n" +
+	"\rWrittenMarker\x12\x1f\n" +
+	"\vproducer_id\x18\x01 \x01(\x12R\n" +
+	"producerId\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x11R\x05epoch\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x12B\n" +
+	"\n" +
+	"partitions\x18\x04 \x01(\v2\".millrace.metadata.GroupPartitionsR\n" +
+	"partitions\"\x93\x01\n" +
 	"\x0fSnapshotBalance\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x122\n" +
 	"\x04plan\x18\x02 \x01(\v2\x1e.millrace.metadata.BalancePlanR\x04plan\x122\n" +
@@ -4997,7 +5949,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\bchain_id\x18\x01 \x01(\fR\achainId\x12\x12\n" +
 	"\x04part\x18\x02 \x01(\rR\x04part\x12\x14\n" +
 	"\x05parts\x18\x03 \x01(\rR\x05parts\x12\x12\n" +
-	"\x04data\x18\x04 \x01(\fR\x04data\"\xf6\a\n" +
+	"\x04data\x18\x04 \x01(\fR\x04data\"\x85\t\n" +
 	"\x0eSnapshotRecord\x12;\n" +
 	"\x06header\x18\x01 \x01(\v2!.millrace.metadata.SnapshotHeaderH\x00R\x06header\x123\n" +
 	"\x06broker\x18\x02 \x01(\v2\x19.millrace.metadata.BrokerH\x00R\x06broker\x12>\n" +
@@ -5018,8 +5970,10 @@ const file_metadata_proto_rawDesc = "" +
 	"\amembers\x18\f \x01(\v2\".millrace.metadata.SnapshotMembersH\x00R\amembers\x12>\n" +
 	"\aoffsets\x18\r \x01(\v2\".millrace.metadata.SnapshotOffsetsH\x00R\aoffsets\x12W\n" +
 	"\x10last_generations\x18\x0e \x01(\v2*.millrace.metadata.SnapshotLastGenerationsH\x00R\x0flastGenerations\x12W\n" +
-	"\x10commit_sequences\x18\x0f \x01(\v2*.millrace.metadata.SnapshotCommitSequencesH\x00R\x0fcommitSequencesB\b\n" +
-	"\x06record\"\xba\x02\n" +
+	"\x10commit_sequences\x18\x0f \x01(\v2*.millrace.metadata.SnapshotCommitSequencesH\x00R\x0fcommitSequences\x12M\n" +
+	"\ftransactions\x18\x10 \x01(\v2'.millrace.metadata.SnapshotTransactionsH\x00R\ftransactions\x12>\n" +
+	"\apending\x18\x11 \x01(\v2\".millrace.metadata.SnapshotPendingH\x00R\apendingB\b\n" +
+	"\x06record\"\xed\x02\n" +
 	"\x0eSnapshotHeader\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x1d\n" +
 	"\n" +
@@ -5029,7 +5983,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x10next_producer_id\x18\x05 \x01(\x03R\x0enextProducerId\x12$\n" +
 	"\x0enext_broker_id\x18\x06 \x01(\x05R\fnextBrokerId\x12+\n" +
 	"\x11coordinator_epoch\x18\a \x01(\x05R\x10coordinatorEpoch\x12%\n" +
-	"\x0egroup_revision\x18\b \x01(\x04R\rgroupRevision\"K\n" +
+	"\x0egroup_revision\x18\b \x01(\x04R\rgroupRevision\x121\n" +
+	"\x14transaction_revision\x18\t \x01(\x04R\x13transactionRevision\"K\n" +
 	"\x0fSnapshotMembers\x128\n" +
 	"\amembers\x18\x01 \x03(\v2\x1e.millrace.metadata.GroupMemberR\amembers\"c\n" +
 	"\x0fSnapshotOffsets\x12\x14\n" +
@@ -5044,7 +5999,18 @@ const file_metadata_proto_rawDesc = "" +
 	"\abrokers\x18\x01 \x03(\x05R\abrokers\x12\x16\n" +
 	"\x06epochs\x18\x02 \x03(\x03R\x06epochs\x12\x14\n" +
 	"\x05lanes\x18\x03 \x03(\rR\x05lanes\x12\x1c\n" +
-	"\tsequences\x18\x04 \x03(\x04R\tsequences\"g\n" +
+	"\tsequences\x18\x04 \x03(\x04R\tsequences\"Z\n" +
+	"\x14SnapshotTransactions\x12B\n" +
+	"\ftransactions\x18\x01 \x03(\v2\x1e.millrace.metadata.TransactionR\ftransactions\"\xbc\x01\n" +
+	"\x0fSnapshotPending\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1f\n" +
+	"\vproducer_id\x18\x02 \x01(\x12R\n" +
+	"producerId\x12:\n" +
+	"\aoffsets\x18\x03 \x01(\v2 .millrace.metadata.OffsetColumnsR\aoffsets\x12\x16\n" +
+	"\x06orders\x18\x04 \x03(\x04R\x06orders\x12\x1e\n" +
+	"\n" +
+	"superseded\x18\x05 \x03(\bR\n" +
+	"superseded\"g\n" +
 	"\x10SnapshotIdentity\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\fR\tdirectory\x12\x1b\n" +
 	"\tbroker_id\x18\x02 \x01(\x05R\bbrokerId\x12\x18\n" +
@@ -5089,7 +6055,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x05parts\x18\x02 \x01(\rR\x05parts\x12\x16\n" +
 	"\x06bodies\x18\x03 \x03(\fR\x06bodies\"*\n" +
 	"\x0eSnapshotFooter\x12\x18\n" +
-	"\arecords\x18\x01 \x01(\x04R\arecords*\x99\x05\n" +
+	"\arecords\x18\x01 \x01(\x04R\arecords*\xaf\x05\n" +
 	"\vCommandType\x12\x17\n" +
 	"\x13COMMAND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14COMMAND_INIT_CLUSTER\x10\x01\x12\x1b\n" +
@@ -5113,7 +6079,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x14COMMAND_CHANGE_GROUP\x10\x12\x12\x1a\n" +
 	"\x16COMMAND_COMMIT_OFFSETS\x10\x13\x12\x1a\n" +
 	"\x16COMMAND_DELETE_OFFSETS\x10\x14\x12\x1a\n" +
-	"\x16COMMAND_EXPIRE_OFFSETS\x10\x15\x12\x19\n" +
+	"\x16COMMAND_EXPIRE_OFFSETS\x10\x15\x12\x14\n" +
+	"\x10COMMAND_TRANSACT\x10\x16\x12\x19\n" +
 	"\x15COMMAND_ALTER_BALANCE\x10\x1e*=\n" +
 	"\x06Switch\x12\x14\n" +
 	"\x10SWITCH_UNCHANGED\x10\x00\x12\r\n" +
@@ -5134,7 +6101,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
 var file_metadata_proto_goTypes = []any{
 	(CommandType)(0),                // 0: millrace.metadata.CommandType
 	(Switch)(0),                     // 1: millrace.metadata.Switch
@@ -5172,27 +6139,37 @@ var file_metadata_proto_goTypes = []any{
 	(*OffsetColumns)(nil),           // 33: millrace.metadata.OffsetColumns
 	(*DeleteOffsets)(nil),           // 34: millrace.metadata.DeleteOffsets
 	(*ExpireOffsets)(nil),           // 35: millrace.metadata.ExpireOffsets
-	(*SnapshotBalance)(nil),         // 36: millrace.metadata.SnapshotBalance
-	(*CreateTopic)(nil),             // 37: millrace.metadata.CreateTopic
-	(*DeleteTopic)(nil),             // 38: millrace.metadata.DeleteTopic
-	(*CreatePartitions)(nil),        // 39: millrace.metadata.CreatePartitions
-	(*AlterConfigs)(nil),            // 40: millrace.metadata.AlterConfigs
-	(*AllocateProducerIDs)(nil),     // 41: millrace.metadata.AllocateProducerIDs
-	(*AlterPartition)(nil),          // 42: millrace.metadata.AlterPartition
-	(*ChainPart)(nil),               // 43: millrace.metadata.ChainPart
-	(*SnapshotRecord)(nil),          // 44: millrace.metadata.SnapshotRecord
-	(*SnapshotHeader)(nil),          // 45: millrace.metadata.SnapshotHeader
-	(*SnapshotMembers)(nil),         // 46: millrace.metadata.SnapshotMembers
-	(*SnapshotOffsets)(nil),         // 47: millrace.metadata.SnapshotOffsets
-	(*SnapshotLastGenerations)(nil), // 48: millrace.metadata.SnapshotLastGenerations
-	(*SnapshotCommitSequences)(nil), // 49: millrace.metadata.SnapshotCommitSequences
-	(*SnapshotIdentity)(nil),        // 50: millrace.metadata.SnapshotIdentity
-	(*SnapshotConfigs)(nil),         // 51: millrace.metadata.SnapshotConfigs
-	(*SnapshotTopic)(nil),           // 52: millrace.metadata.SnapshotTopic
-	(*SnapshotPartitions)(nil),      // 53: millrace.metadata.SnapshotPartitions
-	(*SnapshotTombstones)(nil),      // 54: millrace.metadata.SnapshotTombstones
-	(*SnapshotChain)(nil),           // 55: millrace.metadata.SnapshotChain
-	(*SnapshotFooter)(nil),          // 56: millrace.metadata.SnapshotFooter
+	(*Transaction)(nil),             // 36: millrace.metadata.Transaction
+	(*Transact)(nil),                // 37: millrace.metadata.Transact
+	(*TransactionStep)(nil),         // 38: millrace.metadata.TransactionStep
+	(*TransactionChange)(nil),       // 39: millrace.metadata.TransactionChange
+	(*TransactionAddition)(nil),     // 40: millrace.metadata.TransactionAddition
+	(*TransactionOffsets)(nil),      // 41: millrace.metadata.TransactionOffsets
+	(*WrittenMarkers)(nil),          // 42: millrace.metadata.WrittenMarkers
+	(*WrittenMarker)(nil),           // 43: millrace.metadata.WrittenMarker
+	(*SnapshotBalance)(nil),         // 44: millrace.metadata.SnapshotBalance
+	(*CreateTopic)(nil),             // 45: millrace.metadata.CreateTopic
+	(*DeleteTopic)(nil),             // 46: millrace.metadata.DeleteTopic
+	(*CreatePartitions)(nil),        // 47: millrace.metadata.CreatePartitions
+	(*AlterConfigs)(nil),            // 48: millrace.metadata.AlterConfigs
+	(*AllocateProducerIDs)(nil),     // 49: millrace.metadata.AllocateProducerIDs
+	(*AlterPartition)(nil),          // 50: millrace.metadata.AlterPartition
+	(*ChainPart)(nil),               // 51: millrace.metadata.ChainPart
+	(*SnapshotRecord)(nil),          // 52: millrace.metadata.SnapshotRecord
+	(*SnapshotHeader)(nil),          // 53: millrace.metadata.SnapshotHeader
+	(*SnapshotMembers)(nil),         // 54: millrace.metadata.SnapshotMembers
+	(*SnapshotOffsets)(nil),         // 55: millrace.metadata.SnapshotOffsets
+	(*SnapshotLastGenerations)(nil), // 56: millrace.metadata.SnapshotLastGenerations
+	(*SnapshotCommitSequences)(nil), // 57: millrace.metadata.SnapshotCommitSequences
+	(*SnapshotTransactions)(nil),    // 58: millrace.metadata.SnapshotTransactions
+	(*SnapshotPending)(nil),         // 59: millrace.metadata.SnapshotPending
+	(*SnapshotIdentity)(nil),        // 60: millrace.metadata.SnapshotIdentity
+	(*SnapshotConfigs)(nil),         // 61: millrace.metadata.SnapshotConfigs
+	(*SnapshotTopic)(nil),           // 62: millrace.metadata.SnapshotTopic
+	(*SnapshotPartitions)(nil),      // 63: millrace.metadata.SnapshotPartitions
+	(*SnapshotTombstones)(nil),      // 64: millrace.metadata.SnapshotTombstones
+	(*SnapshotChain)(nil),           // 65: millrace.metadata.SnapshotChain
+	(*SnapshotFooter)(nil),          // 66: millrace.metadata.SnapshotFooter
 }
 var file_metadata_proto_depIdxs = []int32{
 	3,  // 0: millrace.metadata.Entry.commands:type_name -> millrace.metadata.Command
@@ -5222,37 +6199,52 @@ var file_metadata_proto_depIdxs = []int32{
 	29, // 24: millrace.metadata.ChangeGroup.assign:type_name -> millrace.metadata.MemberAssignment
 	32, // 25: millrace.metadata.CommitOffsets.commits:type_name -> millrace.metadata.GroupCommit
 	33, // 26: millrace.metadata.GroupCommit.offsets:type_name -> millrace.metadata.OffsetColumns
-	20, // 27: millrace.metadata.SnapshotBalance.plan:type_name -> millrace.metadata.BalancePlan
-	23, // 28: millrace.metadata.SnapshotBalance.seen:type_name -> millrace.metadata.BalanceSeen
-	4,  // 29: millrace.metadata.CreateTopic.configs:type_name -> millrace.metadata.KeyValue
-	7,  // 30: millrace.metadata.CreateTopic.placement:type_name -> millrace.metadata.Placement
-	7,  // 31: millrace.metadata.CreatePartitions.placement:type_name -> millrace.metadata.Placement
-	4,  // 32: millrace.metadata.AlterConfigs.set:type_name -> millrace.metadata.KeyValue
-	45, // 33: millrace.metadata.SnapshotRecord.header:type_name -> millrace.metadata.SnapshotHeader
-	6,  // 34: millrace.metadata.SnapshotRecord.broker:type_name -> millrace.metadata.Broker
-	51, // 35: millrace.metadata.SnapshotRecord.configs:type_name -> millrace.metadata.SnapshotConfigs
-	52, // 36: millrace.metadata.SnapshotRecord.topic:type_name -> millrace.metadata.SnapshotTopic
-	53, // 37: millrace.metadata.SnapshotRecord.partitions:type_name -> millrace.metadata.SnapshotPartitions
-	54, // 38: millrace.metadata.SnapshotRecord.tombstones:type_name -> millrace.metadata.SnapshotTombstones
-	55, // 39: millrace.metadata.SnapshotRecord.chain:type_name -> millrace.metadata.SnapshotChain
-	56, // 40: millrace.metadata.SnapshotRecord.footer:type_name -> millrace.metadata.SnapshotFooter
-	50, // 41: millrace.metadata.SnapshotRecord.identity:type_name -> millrace.metadata.SnapshotIdentity
-	36, // 42: millrace.metadata.SnapshotRecord.balance:type_name -> millrace.metadata.SnapshotBalance
-	25, // 43: millrace.metadata.SnapshotRecord.group:type_name -> millrace.metadata.Group
-	46, // 44: millrace.metadata.SnapshotRecord.members:type_name -> millrace.metadata.SnapshotMembers
-	47, // 45: millrace.metadata.SnapshotRecord.offsets:type_name -> millrace.metadata.SnapshotOffsets
-	48, // 46: millrace.metadata.SnapshotRecord.last_generations:type_name -> millrace.metadata.SnapshotLastGenerations
-	49, // 47: millrace.metadata.SnapshotRecord.commit_sequences:type_name -> millrace.metadata.SnapshotCommitSequences
-	26, // 48: millrace.metadata.SnapshotMembers.members:type_name -> millrace.metadata.GroupMember
-	33, // 49: millrace.metadata.SnapshotOffsets.offsets:type_name -> millrace.metadata.OffsetColumns
-	4,  // 50: millrace.metadata.SnapshotConfigs.values:type_name -> millrace.metadata.KeyValue
-	4,  // 51: millrace.metadata.SnapshotTopic.configs:type_name -> millrace.metadata.KeyValue
-	7,  // 52: millrace.metadata.SnapshotPartitions.placement:type_name -> millrace.metadata.Placement
-	53, // [53:53] is the sub-list for method output_type
-	53, // [53:53] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	28, // 27: millrace.metadata.Transaction.partitions:type_name -> millrace.metadata.GroupPartitions
+	38, // 28: millrace.metadata.Transact.steps:type_name -> millrace.metadata.TransactionStep
+	39, // 29: millrace.metadata.TransactionStep.change:type_name -> millrace.metadata.TransactionChange
+	40, // 30: millrace.metadata.TransactionStep.addition:type_name -> millrace.metadata.TransactionAddition
+	41, // 31: millrace.metadata.TransactionStep.offsets:type_name -> millrace.metadata.TransactionOffsets
+	42, // 32: millrace.metadata.TransactionStep.markers:type_name -> millrace.metadata.WrittenMarkers
+	36, // 33: millrace.metadata.TransactionChange.transaction:type_name -> millrace.metadata.Transaction
+	28, // 34: millrace.metadata.TransactionAddition.partitions:type_name -> millrace.metadata.GroupPartitions
+	32, // 35: millrace.metadata.TransactionOffsets.commit:type_name -> millrace.metadata.GroupCommit
+	43, // 36: millrace.metadata.WrittenMarkers.markers:type_name -> millrace.metadata.WrittenMarker
+	28, // 37: millrace.metadata.WrittenMarker.partitions:type_name -> millrace.metadata.GroupPartitions
+	20, // 38: millrace.metadata.SnapshotBalance.plan:type_name -> millrace.metadata.BalancePlan
+	23, // 39: millrace.metadata.SnapshotBalance.seen:type_name -> millrace.metadata.BalanceSeen
+	4,  // 40: millrace.metadata.CreateTopic.configs:type_name -> millrace.metadata.KeyValue
+	7,  // 41: millrace.metadata.CreateTopic.placement:type_name -> millrace.metadata.Placement
+	7,  // 42: millrace.metadata.CreatePartitions.placement:type_name -> millrace.metadata.Placement
+	4,  // 43: millrace.metadata.AlterConfigs.set:type_name -> millrace.metadata.KeyValue
+	53, // 44: millrace.metadata.SnapshotRecord.header:type_name -> millrace.metadata.SnapshotHeader
+	6,  // 45: millrace.metadata.SnapshotRecord.broker:type_name -> millrace.metadata.Broker
+	61, // 46: millrace.metadata.SnapshotRecord.configs:type_name -> millrace.metadata.SnapshotConfigs
+	62, // 47: millrace.metadata.SnapshotRecord.topic:type_name -> millrace.metadata.SnapshotTopic
+	63, // 48: millrace.metadata.SnapshotRecord.partitions:type_name -> millrace.metadata.SnapshotPartitions
+	64, // 49: millrace.metadata.SnapshotRecord.tombstones:type_name -> millrace.metadata.SnapshotTombstones
+	65, // 50: millrace.metadata.SnapshotRecord.chain:type_name -> millrace.metadata.SnapshotChain
+	66, // 51: millrace.metadata.SnapshotRecord.footer:type_name -> millrace.metadata.SnapshotFooter
+	60, // 52: millrace.metadata.SnapshotRecord.identity:type_name -> millrace.metadata.SnapshotIdentity
+	44, // 53: millrace.metadata.SnapshotRecord.balance:type_name -> millrace.metadata.SnapshotBalance
+	25, // 54: millrace.metadata.SnapshotRecord.group:type_name -> millrace.metadata.Group
+	54, // 55: millrace.metadata.SnapshotRecord.members:type_name -> millrace.metadata.SnapshotMembers
+	55, // 56: millrace.metadata.SnapshotRecord.offsets:type_name -> millrace.metadata.SnapshotOffsets
+	56, // 57: millrace.metadata.SnapshotRecord.last_generations:type_name -> millrace.metadata.SnapshotLastGenerations
+	57, // 58: millrace.metadata.SnapshotRecord.commit_sequences:type_name -> millrace.metadata.SnapshotCommitSequences
+	58, // 59: millrace.metadata.SnapshotRecord.transactions:type_name -> millrace.metadata.SnapshotTransactions
+	59, // 60: millrace.metadata.SnapshotRecord.pending:type_name -> millrace.metadata.SnapshotPending
+	26, // 61: millrace.metadata.SnapshotMembers.members:type_name -> millrace.metadata.GroupMember
+	33, // 62: millrace.metadata.SnapshotOffsets.offsets:type_name -> millrace.metadata.OffsetColumns
+	36, // 63: millrace.metadata.SnapshotTransactions.transactions:type_name -> millrace.metadata.Transaction
+	33, // 64: millrace.metadata.SnapshotPending.offsets:type_name -> millrace.metadata.OffsetColumns
+	4,  // 65: millrace.metadata.SnapshotConfigs.values:type_name -> millrace.metadata.KeyValue
+	4,  // 66: millrace.metadata.SnapshotTopic.configs:type_name -> millrace.metadata.KeyValue
+	7,  // 67: millrace.metadata.SnapshotPartitions.placement:type_name -> millrace.metadata.Placement
+	68, // [68:68] is the sub-list for method output_type
+	68, // [68:68] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -5260,7 +6252,13 @@ func file_metadata_proto_init() {
 	if File_metadata_proto != nil {
 		return
 	}
-	file_metadata_proto_msgTypes[42].OneofWrappers = []any{
+	file_metadata_proto_msgTypes[36].OneofWrappers = []any{
+		(*TransactionStep_Change)(nil),
+		(*TransactionStep_Addition)(nil),
+		(*TransactionStep_Offsets)(nil),
+		(*TransactionStep_Markers)(nil),
+	}
+	file_metadata_proto_msgTypes[50].OneofWrappers = []any{
 		(*SnapshotRecord_Header)(nil),
 		(*SnapshotRecord_Broker)(nil),
 		(*SnapshotRecord_Configs)(nil),
@@ -5276,6 +6274,8 @@ func file_metadata_proto_init() {
 		(*SnapshotRecord_Offsets)(nil),
 		(*SnapshotRecord_LastGenerations)(nil),
 		(*SnapshotRecord_CommitSequences)(nil),
+		(*SnapshotRecord_Transactions)(nil),
+		(*SnapshotRecord_Pending)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -5283,7 +6283,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   55,
+			NumMessages:   65,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

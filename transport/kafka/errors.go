@@ -56,7 +56,9 @@ const (
 	codeOutOfOrderSequence                 int16 = 45
 	codeInvalidProducerEpoch               int16 = 47
 	codeInvalidTxnState                    int16 = 48
+	codeInvalidProducerIDMapping           int16 = 49
 	codeInvalidTransactionTimeout          int16 = 50
+	codeConcurrentTransactions             int16 = 51
 	codeTransactionalIDAuthorizationFailed int16 = 53
 	codeStorageError                       int16 = 56
 	codeNonEmptyGroup                      int16 = 68
@@ -79,6 +81,7 @@ const (
 	codeNoReassignmentInProgress           int16 = 85
 	codeGroupSubscribedToTopic             int16 = 86
 	codeInvalidRecord                      int16 = 87
+	codeProducerFenced                     int16 = 90
 	codeDuplicateResource                  int16 = 92
 	codeInvalidUpdateVersion               int16 = 95
 	codeFeatureUpdateFailed                int16 = 96
@@ -87,6 +90,7 @@ const (
 	codeBrokerIDNotRegistered              int16 = 102
 	codeInconsistentTopicID                int16 = 103
 	codeInconsistentClusterID              int16 = 104
+	codeTransactionalIDNotFound            int16 = 105
 	codeFetchSessionTopicIDError           int16 = 106
 	codeIneligibleReplica                  int16 = 107
 	codeFencedMemberEpoch                  int16 = 110
@@ -140,6 +144,10 @@ var codeNames = map[int16]string{
 	codeOutOfOrderSequence:                 "OUT_OF_ORDER_SEQUENCE_NUMBER",
 	codeInvalidProducerEpoch:               "INVALID_PRODUCER_EPOCH",
 	codeInvalidTxnState:                    "INVALID_TXN_STATE",
+	codeInvalidProducerIDMapping:           "INVALID_PRODUCER_ID_MAPPING",
+	codeConcurrentTransactions:             "CONCURRENT_TRANSACTIONS",
+	codeProducerFenced:                     "PRODUCER_FENCED",
+	codeTransactionalIDNotFound:            "TRANSACTIONAL_ID_NOT_FOUND",
 	codeInvalidTransactionTimeout:          "INVALID_TRANSACTION_TIMEOUT",
 	codeTransactionalIDAuthorizationFailed: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 	codeStorageError:                       "KAFKA_STORAGE_ERROR",
@@ -286,6 +294,12 @@ var errorTable = []errorCode{
 	{metadata.ErrFencedInstance, codeFencedInstanceID},
 	{metadata.ErrIllegalGeneration, codeIllegalGeneration},
 	{metadata.ErrStaleMemberEpoch, codeStaleMemberEpoch},
+	{metadata.ErrProducerFenced, codeProducerFenced},
+	{metadata.ErrInvalidProducerEpoch, codeInvalidProducerEpoch},
+	{metadata.ErrInvalidProducerIDMapping, codeInvalidProducerIDMapping},
+	{metadata.ErrInvalidTransactionState, codeInvalidTxnState},
+	{metadata.ErrConcurrentTransactions, codeConcurrentTransactions},
+	{metadata.ErrTransactionNotFound, codeTransactionalIDNotFound},
 
 	// group: what a coordinator refused. All of it is definite.
 	{group.ErrNotCoordinator, codeNotCoordinator},
