@@ -53,8 +53,10 @@ type member struct {
 	joined    uint64 // number of that join
 	sync      *Sync  // waits for the assignment
 	synced    bool   // has asked for the assignment of this generation
-	expires   Instant
-	seen      Instant
+	// told is when the member was first answered that a rebalance goes on, 0 if it has not been since that began.
+	told    Instant
+	expires Instant
+	seen    Instant
 }
 
 // pendingMember is an id that was handed out with ErrMemberIDRequired and has not joined yet.
@@ -66,7 +68,9 @@ type pendingMember struct {
 // joinPhase is a rebalance that waits for members to join.
 type joinPhase struct {
 	began    Instant
-	deadline Instant // who has not joined by then is removed
+	deadline Instant // who has not joined by then is removed, but for those that could not know
+	// late is until when those are waited for, 0 before the deadline (see givenUpAt).
+	late Instant
 	// initial: the group was empty. It waits until then, whoever has joined; each member that joins extends that, up to the
 	// deadline.
 	initial    bool
@@ -98,6 +102,11 @@ const (
 	stormMax    = Instant(time.Second)
 	// holdMax is how long a rebalance waits for offsets that an administrator writes.
 	holdMax = Instant(30 * time.Second)
+	// A member that was told of a rebalance less than tellPatience before its deadline is waited for that long, and one that
+	// was not told, because nothing was heard of it, until it is; both no longer than lateMax, for those that have joined
+	// wait for their answers: clients give them their rebalance timeout and 5 s.
+	tellPatience = Instant(time.Second)
+	lateMax      = Instant(3 * time.Second)
 	// waitMin is the least time after which a rebalance that nobody has joined looks again.
 	waitMin = Instant(time.Second)
 )
@@ -151,12 +160,18 @@ func (c *Core) classicExtend(by Instant) {
 		if m.expires != Never {
 			m.expires += by
 		}
+		if m.told != 0 {
+			m.told += by
+		}
 	}
 	for i := range k.pending {
 		k.pending[i].expires += by
 	}
 	if k.state == StatePreparing {
 		k.phase.deadline += by
+		if k.phase.late != 0 {
+			k.phase.late += by
+		}
 		k.phase.until += by
 	}
 	if k.syncBy != Never {

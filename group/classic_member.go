@@ -9,6 +9,7 @@ func (c *Core) classicHeartbeat(now Time, r *HeartbeatRequest) error {
 	}
 	c.beat(now, m)
 	if c.classic.state == StatePreparing {
+		c.tell(now, m)
 		return ErrRebalanceInProgress
 	}
 	return nil
@@ -155,7 +156,7 @@ func (c *Core) classicDeadline() Instant {
 	if p.held != 0 {
 		return min(at, p.held)
 	}
-	at = min(at, p.deadline)
+	at = min(at, max(p.deadline, p.late))
 	switch {
 	case p.initial:
 		at = min(at, p.until)

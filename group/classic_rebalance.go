@@ -31,10 +31,12 @@ func (c *Core) begin(now Time, reason Reason, who string) {
 	k := &c.classic
 	initial := k.state == StateEmpty
 	for _, m := range k.members {
+		m.told = 0
 		if m.sync != nil {
 			c.answerSync(m.sync.Waiter, SyncResult{Err: ErrRebalanceInProgress})
 			m.sync = nil
 			c.heard(now, m)
+			m.told = now.At
 		}
 	}
 	k.syncBy = Never
@@ -67,11 +69,16 @@ func (c *Core) complete(now Time) {
 			p.until = min(now.At+p.delay, p.deadline)
 			return
 		}
-	} else if now.At < p.deadline {
-		if k.joining < len(k.members) {
+	} else if k.joining < len(k.members) {
+		if now.At < p.deadline {
 			p.complete = Never
 			return
 		}
+		if at := c.givenUpAt(); now.At < at {
+			p.late = at
+			return
+		}
+	} else if now.At < p.deadline {
 		p.complete = min(p.complete, now.At)
 		if now.At < c.joinableAt() {
 			return
@@ -90,9 +97,41 @@ func (c *Core) complete(now Time) {
 		c.empty(now)
 	case k.joining == 0:
 		// Only static members are left, and none is back: there is nobody to lead.
-		p.deadline, p.complete = now.At+max(c.rebalanceTimeout(), waitMin), Never
+		p.deadline, p.late, p.complete = now.At+max(c.rebalanceTimeout(), waitMin), 0, Never
 	default:
 		c.generate(now)
+	}
+}
+
+// givenUpAt is when members that have not joined are removed: at the deadline, unless there are some that could not know
+// better. A client that learns of rebalances only every so often, and whose rebalance timeout is no longer than that, would
+// be thrown out of every one; it comes back as a new member, which begins a rebalance that finds the next member silent.
+// kafkajs beats its heart after each fetch, which waits 5 s: with a rebalance timeout of 5 s two of its members can put each
+// other out for as long as nothing is produced. Apache Kafka has no such patience.
+func (c *Core) givenUpAt() Instant {
+	p := &c.classic.phase
+	at := p.deadline
+	last := p.deadline + min(lateMax, p.deadline-p.began)
+	for _, m := range c.classic.members {
+		switch {
+		case m.join != nil || m.static():
+		case m.told == 0:
+			return last // or its session ends before
+		default:
+			at = max(at, min(m.told+tellPatience, last))
+		}
+	}
+	return at
+}
+
+// tell notes that a member is about to be answered that a rebalance goes on.
+func (c *Core) tell(now Time, m *member) {
+	if m.told != 0 {
+		return
+	}
+	m.told = now.At
+	if p := &c.classic.phase; p.late != 0 {
+		p.late = c.givenUpAt()
 	}
 }
 

@@ -27,6 +27,7 @@ func (c *Core) classicSync(now Time, ev *Sync) {
 	switch k.state {
 	case StatePreparing:
 		c.beat(now, m)
+		c.tell(now, m)
 		c.refuse(ev, ErrRebalanceInProgress)
 	case StateStable:
 		m.synced = true

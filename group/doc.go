@@ -30,7 +30,8 @@
 // Ids that were handed out and not used hold a rebalance up for a second at most, and a group remembers a thousand of them.
 // New members that come while generations follow each other within a second wait for each other (stormQuiet): what 200
 // members write that come one after the other stays linear in their number. Members that do not sync are given up after the
-// rebalance timeout.
+// rebalance timeout. Members that could not know of a rebalance, because nothing was heard of them, or that were told just
+// before its end, have up to 3 s more to join (givenUpAt): or clients that look seldom put each other out for ever.
 //
 // # Callers
 //

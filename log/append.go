@@ -33,6 +33,8 @@ type appendRun struct {
 	bytes   int64
 	// undoMark is where the producers stood before the run.
 	undoMark int
+	// steps are what the batches of the run do to transactions, in order.
+	steps []transactionStep
 	// iov is scratch for cutting the bytes into pieces.
 	iov [][]byte
 }
@@ -40,7 +42,7 @@ type appendRun struct {
 func (r *appendRun) begin(from int, next int64, mark int) {
 	r.release()
 	r.from, r.base, r.next, r.undoMark, r.bytes = from, next, next, mark, 0
-	r.headers = r.headers[:0]
+	r.headers, r.steps = r.headers[:0], r.steps[:0]
 }
 
 // release lets go of the callers' bytes: their frames go back to a pool, or to the garbage collector.
@@ -56,8 +58,9 @@ func (r *appendRun) release() {
 // well.
 //
 // When Append returns, accepted sets can be read up to the end of the log, and become durable later: Notify tells.
-// Errors of sets: ErrOutOfOrderSequence, ErrInvalidProducerEpoch, ErrInvalidBatch, ErrStaleEpoch, ErrNoSpace (all
-// definite), ErrCorrupt, ErrClosed (definite), ErrPoisoned (indefinite).
+// Errors of sets: ErrOutOfOrderSequence, ErrInvalidProducerEpoch, ErrInvalidTransactionState, ErrCoordinatorFenced,
+// ErrInvalidBatch, ErrStaleEpoch, ErrNoSpace, those of MayBegin (all definite), ErrCorrupt, ErrClosed (definite),
+// ErrPoisoned (indefinite).
 func (l *Log) Append(leaderEpoch int32, sets []Set, out []Appended) error {
 	l.w.Lock()
 	appended, err := l.appendSets(leaderEpoch, sets, out)
@@ -166,15 +169,22 @@ func (l *Log) stage(leaderEpoch int32, sets []Set, i int, out []Appended, full b
 		return nil
 	}
 
-	mark, dups := l.producers.mark(), 0
+	mark, steps, dups := l.producers.mark(), len(run.steps), 0
 	var original producerBatch
 	var refused error
+	rest := set
 	for k := first; k < len(run.headers) && refused == nil; k++ {
 		h := &run.headers[k]
+		b := record.Batch(rest[:h.Size()])
+		rest = rest[h.Size():]
 		if h.ProducerID < 0 {
 			continue
 		}
-		dup, isDup, err := l.producers.check(h)
+		if h.IsControl() {
+			refused = l.stageMarker(h, b, &sets[i], now)
+			continue
+		}
+		dup, isDup, err := l.producers.check(h, &sets[i])
 		switch {
 		case err != nil:
 			refused = err
@@ -186,14 +196,16 @@ func (l *Log) stage(leaderEpoch int32, sets []Set, i int, out []Appended, full b
 			original.lastOffset = dup.lastOffset
 			dups++
 		default:
-			l.producers.update(h, now, true)
+			if step, ok := l.producers.update(h, nil, now, true); ok {
+				run.steps = append(run.steps, step)
+			}
 		}
 	}
 	switch {
 	case refused != nil:
 	case dups > 0 && dups == len(run.headers)-first:
 		l.producers.rollback(mark)
-		run.headers = run.headers[:first]
+		run.headers, run.steps = run.headers[:first], run.steps[:steps]
 		out[i] = Appended{BaseOffset: original.baseOffset(), NextOffset: original.lastOffset + 1, Duplicate: true}
 		return nil
 	case dups > 0:
@@ -203,7 +215,7 @@ func (l *Log) stage(leaderEpoch int32, sets []Set, i int, out []Appended, full b
 	}
 	if refused != nil {
 		l.producers.rollback(mark)
-		run.headers = run.headers[:first]
+		run.headers, run.steps = run.headers[:first], run.steps[:steps]
 		out[i].Err = fmt.Errorf("%s: %w", l, refused)
 		return nil
 	}
@@ -211,6 +223,21 @@ func (l *Log) stage(leaderEpoch int32, sets []Set, i int, out []Appended, full b
 	run.bufs, run.owners = append(run.bufs, set), append(run.owners, sets[i].Owner)
 	run.bytes += int64(len(set))
 	run.next = next
+	return nil
+}
+
+// stageMarker lets the marker in a control batch take effect on the producers, if a leader may append it.
+func (l *Log) stageMarker(h *record.Header, b record.Batch, set *Set, now int64) error {
+	m, ok := markerOf(b)
+	if !ok {
+		return fmt.Errorf("append control batch of producer %d: %w: it holds no transaction marker", h.ProducerID, ErrInvalidBatch)
+	}
+	if err := l.producers.checkMarker(h, m, set); err != nil {
+		return err
+	}
+	if step, ok := l.producers.update(h, &m, now, true); ok {
+		l.run.steps = append(l.run.steps, step)
+	}
 	return nil
 }
 
@@ -307,8 +334,17 @@ func (l *Log) stageReplica(leaderEpoch int32, set Set, lastEpoch *int32, now int
 			return nil, err
 		}
 	}
+	rest := set.Records
 	for k := first; k < len(run.headers); k++ {
-		l.producers.update(&run.headers[k], now, true)
+		h := &run.headers[k]
+		var marker *record.Marker
+		if h.IsControl() {
+			marker = controlMarker(rest[:h.Size()])
+		}
+		rest = rest[h.Size():]
+		if step, ok := l.producers.update(h, marker, now, true); ok {
+			run.steps = append(run.steps, step)
+		}
 	}
 	*lastEpoch = epoch
 	run.bufs, run.owners = append(run.bufs, set.Records), append(run.owners, set.Owner)
@@ -331,6 +367,7 @@ func (l *Log) writeRun(now int64) error {
 	}
 	if err := l.write(seg, run.bufs, position); err != nil {
 		l.producers.rollback(run.undoMark)
+		run.steps = run.steps[:0]
 		run.next = run.base
 		return l.cutBack(seg, position, run.bytes, err)
 	}
@@ -345,6 +382,11 @@ func (l *Log) writeRun(now int64) error {
 		l.mu.epochs.assign(h.LeaderEpoch, h.BaseOffset)
 		seg.indexBatch(h, at, s.IndexIntervalBytes)
 		at += int64(h.Size())
+	}
+	for _, step := range run.steps {
+		if e, aborted := l.mu.transactions.apply(step, now); aborted {
+			seg.aborted.add(e)
+		}
 	}
 	seg.appendedMillis = l.dir.wallMillis.Load()
 	seg.written++

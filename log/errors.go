@@ -20,6 +20,12 @@ var (
 	ErrOutOfOrderSequence = errors.New("out of order sequence number")
 	// ErrInvalidProducerEpoch says that a newer epoch of the producer id has written here. Definite.
 	ErrInvalidProducerEpoch = errors.New("producer epoch is older than the partition's")
+	// ErrInvalidTransactionState says that a producer with an open transaction sent a batch that is no part of it.
+	// Definite.
+	ErrInvalidTransactionState = errors.New("batch does not belong to the open transaction of its producer")
+	// ErrCoordinatorFenced says that a transaction marker comes from a coordinator that a later one has superseded.
+	// Definite.
+	ErrCoordinatorFenced = errors.New("transaction coordinator epoch is older than the partition's")
 	// ErrInvalidBatch says that bytes handed to Append or Replicate are not whole record batches v2. Definite.
 	ErrInvalidBatch = errors.New("not a whole record batch")
 	// ErrUnexpectedOffset says that a replicated batch does not begin at the end of the log (R21). Definite.

@@ -177,7 +177,7 @@ func (l *Log) planAdvance() (*advancePlan, error) {
 		p.snapshots = slices.Clone(l.pendingSnapshots)
 	}
 	if rp != end && (len(p.snapshots) == 0 || p.snapshots[len(p.snapshots)-1].offset != end) {
-		p.snapshots = append(p.snapshots, pendingSnapshot{end, l.producers.encode(end)})
+		p.snapshots = append(p.snapshots, pendingSnapshot{end, l.snapshot(end, segments[len(segments)-1])})
 	}
 	if epochsDirty {
 		l.mu.Lock()

@@ -151,17 +151,18 @@ func FuzzState(f *testing.F) {
 func FuzzSnapshot(f *testing.F) {
 	p := newProducers()
 	for i := range 7 {
-		p.update(&record.Header{BaseOffset: int64(i), ProducerID: int64(i % 2), BaseSequence: int32(i)}, 0, false)
+		p.update(&record.Header{BaseOffset: int64(i), ProducerID: int64(i % 2), BaseSequence: int32(i), Attributes: int16(i%2) << 4}, nil, 0, false)
 	}
-	f.Add(p.encode(5))
+	f.Add(p.encode(5, []decidedTransaction{{1, 3}}, abortedSum{count: 1, checksum: 9}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		p, err := decodeProducers(b, 5, 0)
+		s, err := decodeSnapshot(b, 5, 0)
 		if err != nil {
 			require.ErrorIs(t, err, ErrCorrupt)
 			return
 		}
-		_, err = decodeProducers(p.encode(5), 5, 0)
+		again, err := decodeSnapshot(s.producers.encode(5, s.transactions.decided, s.aborted), 5, 0)
 		require.NoError(t, err)
+		require.Equal(t, s.transactions, again.transactions)
 	})
 }
 

@@ -250,10 +250,11 @@ func InspectSnapshot(fsys vfs.FS, name string) (offset int64, producers []Snapsh
 	if err != nil {
 		return offset, nil, fmt.Errorf("read producer snapshot %s: %w", name, err)
 	}
-	p, err := decodeProducers(b, offset, 0)
+	snap, err := decodeSnapshot(b, offset, 0)
 	if err != nil {
 		return offset, nil, fmt.Errorf("read producer snapshot %s: %w", name, err)
 	}
+	p := &snap.producers
 	for _, s := range p.list() {
 		e := SnapshotEntry{ProducerState: s}
 		known := p.byID[s.ProducerID]

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/log/record"
 	"github.com/millrace/millrace/log/vfs"
 )
 
@@ -301,7 +302,11 @@ func (c *partitionCheck) segment(base int64, active bool) (stop bool, err error)
 			return fmt.Errorf("%w: leader epoch falls from %d to %d at offset %d", ErrCorrupt, last, b.LeaderEpoch, b.BaseOffset)
 		}
 		c.epochs.assign(b.LeaderEpoch, b.BaseOffset)
-		c.producers.update(&h, 0, false)
+		var marker *record.Marker
+		if h.IsControl() {
+			marker = controlMarker(b.Batch)
+		}
+		c.producers.update(&h, marker, 0, false)
 		headers = append(headers, header{b.Position, b.LastOffset, b.MaxTimestamp})
 		fresh.size, fresh.next = b.Position+int64(b.SizeBytes), b.LastOffset+1
 		c.next = b.LastOffset + 1

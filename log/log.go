@@ -42,6 +42,7 @@ type Log struct {
 		durable       durable
 		// highWatermark bounds what retention and trimming may take; it is told by replication and never below start.
 		highWatermark int64
+		transactions  transactions
 		epochs        epochs
 		// dirChanged counts new files in the directory, dirSynced the value that the last SyncDir covered (W5).
 		dirChanged, dirSynced uint64
@@ -158,11 +159,13 @@ func (l *Log) HighWatermark() int64 {
 }
 
 // SetHighWatermark bounds retention, trimming and compaction: they stop at it. Lower values than before are ignored
-// unless the log was truncated meanwhile.
-func (l *Log) SetHighWatermark(highWatermark int64) {
+// unless the log was truncated meanwhile. It returns the last stable offset, which can rise only here.
+func (l *Log) SetHighWatermark(highWatermark int64) (lastStable int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.highWatermark = max(l.mu.highWatermark, min(highWatermark, l.mu.end))
+	l.mu.transactions.settle(l.mu.highWatermark)
+	return l.lastStableLocked()
 }
 
 // LastEpoch returns the largest leader epoch in the log, -1 if there is none.

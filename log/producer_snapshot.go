@@ -2,6 +2,7 @@ package log
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"slices"
@@ -17,27 +18,58 @@ import (
 //	   coordinator epoch i32 | first offset of the open transaction i64
 //
 // Kafka keeps only the last batch of each producer there, so a restarted broker of Kafka's can not recognise a retry
-// of the four batches before it. We append them, covered by the same CRC; Kafka's reader stops after the entries:
+// of the four batches before it. Nor does it know there which decided transactions have a marker that may be truncated
+// yet, or whether the index of aborted transactions is whole. We append all that, covered by the same CRC; Kafka's reader
+// stops after the entries:
 //
-//	.. magic "MRPW", the offset of the snapshot i64 (a file under a wrong name is found out), then for each entry in
+//	.. magic "MRP2", the offset of the snapshot i64 (a file under a wrong name is found out), then for each entry in
 //	   order: number of older batches u8, each
 //	   first sequence i32 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64 (newest first)
+//	.. number of decided transactions u32, each first offset i64 | offset of the marker i64, ascending by marker
+//	.. of the segment that the offset lies in: number of aborted transactions in its index u32, their CRC-32C u32
+//
+// With the magic "MRPW" the file ends behind the older batches: it was written when there were no transactions.
 const (
-	snapshotVersion     = 1
-	snapshotHeaderBytes = 10
-	snapshotEntryBytes  = 46
-	snapshotWindowMagic = 0x4d525057 // "MRPW"
-	snapshotBatchBytes  = 28
+	snapshotVersion      = 1
+	snapshotHeaderBytes  = 10
+	snapshotEntryBytes   = 46
+	snapshotWindowMagic  = 0x4d525057 // "MRPW"
+	snapshotMagic        = 0x4d525032 // "MRP2"
+	snapshotBatchBytes   = 28
+	snapshotDecidedBytes = 16
 )
 
+// snapshot is the content of a producer snapshot.
+type snapshot struct {
+	producers    producers
+	transactions transactions
+	// aborted is what the index of aborted transactions of the segment held that the offset lies in.
+	aborted abortedSum
+	// foreign says that Kafka wrote it: what is not in its format is unknown.
+	foreign bool
+}
+
+// snapshot encodes the producers as of offset, which is the end of the log; seg is the segment that it lies in, nil if
+// that is still to be made. Caller is the writer.
+func (l *Log) snapshot(offset int64, seg *segment) []byte {
+	l.mu.Lock()
+	decided := slices.Clone(l.mu.transactions.decided)
+	var sum abortedSum
+	if seg != nil {
+		sum = seg.aborted.sum
+	}
+	l.mu.Unlock()
+	return l.producers.encode(offset, decided, sum)
+}
+
 // encode writes the snapshot of the producers as of offset.
-func (p *producers) encode(offset int64) []byte {
+func (p *producers) encode(offset int64, decided []decidedTransaction, aborted abortedSum) []byte {
 	ids := make([]int64, 0, len(p.byID))
 	for id := range p.byID {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
-	b := make([]byte, 0, snapshotHeaderBytes+len(ids)*(snapshotEntryBytes+1)+12)
+	b := make([]byte, 0, snapshotHeaderBytes+len(ids)*(snapshotEntryBytes+1)+len(decided)*snapshotDecidedBytes+24)
 	b = binary.BigEndian.AppendUint16(b, snapshotVersion)
 	b = binary.BigEndian.AppendUint32(b, 0)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(ids)))
@@ -56,7 +88,7 @@ func (p *producers) encode(offset int64) []byte {
 		b = binary.BigEndian.AppendUint32(b, uint32(e.coordinatorEpoch))
 		b = binary.BigEndian.AppendUint64(b, uint64(e.txnFirstOffset))
 	}
-	b = binary.BigEndian.AppendUint32(b, snapshotWindowMagic)
+	b = binary.BigEndian.AppendUint32(b, snapshotMagic)
 	b = binary.BigEndian.AppendUint64(b, uint64(offset))
 	for _, id := range ids {
 		e := p.byID[id]
@@ -70,15 +102,22 @@ func (p *producers) encode(offset int64) []byte {
 			b = binary.BigEndian.AppendUint64(b, uint64(older[i].timestamp))
 		}
 	}
+	b = binary.BigEndian.AppendUint32(b, uint32(len(decided)))
+	for _, d := range decided {
+		b = binary.BigEndian.AppendUint64(b, uint64(d.first))
+		b = binary.BigEndian.AppendUint64(b, uint64(d.marker))
+	}
+	b = binary.BigEndian.AppendUint32(b, uint32(aborted.count))
+	b = binary.BigEndian.AppendUint32(b, aborted.checksum)
 	binary.BigEndian.PutUint32(b[2:], crc32.Checksum(b[6:], castagnoli))
 	return b
 }
 
-// decodeProducers reads the snapshot of offset; now is the clock at which the producers count as seen. Errors match ErrCorrupt:
-// such a snapshot is passed over.
-func decodeProducers(b []byte, offset, now int64) (producers, error) {
-	bad := func(format string, args ...any) (producers, error) {
-		return producers{}, fmt.Errorf("%w: producer snapshot: %s", ErrCorrupt, fmt.Sprintf(format, args...))
+// decodeSnapshot reads the snapshot of offset; now is the clock at which the producers count as seen, and their
+// transactions as begun. Errors match ErrCorrupt: such a snapshot is passed over.
+func decodeSnapshot(b []byte, offset, now int64) (snapshot, error) {
+	bad := func(format string, args ...any) (snapshot, error) {
+		return snapshot{}, fmt.Errorf("%w: producer snapshot: %s", ErrCorrupt, fmt.Sprintf(format, args...))
 	}
 	if len(b) < snapshotHeaderBytes {
 		return bad("%d bytes", len(b))
@@ -118,11 +157,17 @@ func decodeProducers(b []byte, offset, now int64) (producers, error) {
 		p.byID[int64(binary.BigEndian.Uint64(rest))] = e
 		rest = rest[snapshotEntryBytes:]
 	}
+	s := snapshot{producers: p, transactions: transactions{open: openOf(&p, now)}}
 	if len(rest) == 0 {
-		return p, nil // written by Kafka
+		s.foreign = true
+		return s, nil // written by Kafka
 	}
-	if len(rest) < 12 || binary.BigEndian.Uint32(rest) != snapshotWindowMagic {
+	if len(rest) < 12 {
 		return bad("%d bytes follow the entries", len(rest))
+	}
+	magic := binary.BigEndian.Uint32(rest)
+	if magic != snapshotMagic && magic != snapshotWindowMagic {
+		return bad("%08x follows the entries", magic)
 	}
 	if at := int64(binary.BigEndian.Uint64(rest[4:])); at != offset {
 		return bad("it is of offset %d, not %d", at, offset)
@@ -149,8 +194,37 @@ func decodeProducers(b []byte, offset, now int64) (producers, error) {
 			rest = rest[snapshotBatchBytes:]
 		}
 	}
+	if magic == snapshotMagic {
+		var err error
+		if rest, err = s.decodeTransactions(rest); err != nil {
+			return bad("%v", err)
+		}
+	}
 	if len(rest) != 0 {
 		return bad("%d bytes at the end", len(rest))
 	}
-	return p, nil
+	return s, nil
+}
+
+var errCutShort = errors.New("decided transactions are cut short")
+
+// decodeTransactions reads what follows the older batches.
+func (s *snapshot) decodeTransactions(b []byte) (rest []byte, err error) {
+	if len(b) < 4 {
+		return nil, errCutShort
+	}
+	n := int64(binary.BigEndian.Uint32(b))
+	if b = b[4:]; int64(len(b)) < n*snapshotDecidedBytes+8 {
+		return nil, errCutShort
+	}
+	for i := range n {
+		d := decidedTransaction{first: int64(binary.BigEndian.Uint64(b)), marker: int64(binary.BigEndian.Uint64(b[8:]))}
+		if d.first < 0 || d.marker <= d.first || i > 0 && d.marker <= s.transactions.decided[i-1].marker {
+			return nil, fmt.Errorf("decided transaction from %d to %d", d.first, d.marker)
+		}
+		s.transactions.decided = append(s.transactions.decided, d)
+		b = b[snapshotDecidedBytes:]
+	}
+	s.aborted = abortedSum{count: int(binary.BigEndian.Uint32(b)), checksum: binary.BigEndian.Uint32(b[4:])}
+	return b[8:], nil
 }

@@ -81,48 +81,106 @@ func nextSequence(s int32) int32 {
 	return s + 1
 }
 
-// check says whether a leader may append a batch: dup is the original if the producer sent it before. Errors are
-// ErrInvalidProducerEpoch and ErrOutOfOrderSequence.
-func (p *producers) check(h *record.Header) (dup producerBatch, isDup bool, err error) {
+// check says whether a leader may append a batch of records: dup is the original if the producer sent it before. set
+// says what else is asked of it. Epoch first, then the retry, the transaction, the sequence: a producer that was fenced
+// must hear of that, and one whose transaction is over must not be told to begin another sequence (KAFKA-19690).
+//
+// Errors: ErrInvalidProducerEpoch, ErrInvalidTransactionState, ErrOutOfOrderSequence, that of MayBegin.
+func (p *producers) check(h *record.Header, set *Set) (dup producerBatch, isDup bool, err error) {
 	e := p.byID[h.ProducerID]
-	if e == nil || skipDedup {
-		return dup, false, nil // expired, or never seen: any first sequence will do (P4)
+	if skipDedup {
+		e = nil
 	}
-	if h.ProducerEpoch < e.epoch {
-		return dup, false, fmt.Errorf("append batch of producer %d: %w: epoch %d, the partition has seen %d",
-			h.ProducerID, ErrInvalidProducerEpoch, h.ProducerEpoch, e.epoch)
-	}
-	if h.IsControl() || h.BaseSequence < 0 {
-		return dup, false, nil
-	}
-	if h.ProducerEpoch > e.epoch {
-		if h.BaseSequence != 0 {
-			return dup, false, fmt.Errorf("append batch of producer %d: %w: sequence %d begins epoch %d, should be 0",
-				h.ProducerID, ErrOutOfOrderSequence, h.BaseSequence, h.ProducerEpoch)
+	if e != nil {
+		if h.ProducerEpoch < e.epoch {
+			return dup, false, fmt.Errorf("append batch of producer %d: %w: epoch %d, the partition has seen %d",
+				h.ProducerID, ErrInvalidProducerEpoch, h.ProducerEpoch, e.epoch)
 		}
-		return dup, false, nil
-	}
-	last := h.LastSequence()
-	for i := range e.batches[:e.count] {
-		if b := &e.batches[i]; b.firstSequence == h.BaseSequence && b.lastSequence == last {
-			return *b, true, nil
+		if h.ProducerEpoch == e.epoch && h.BaseSequence >= 0 {
+			last := h.LastSequence()
+			for i := range e.batches[:e.count] {
+				if b := &e.batches[i]; b.firstSequence == h.BaseSequence && b.lastSequence == last {
+					return *b, true, nil
+				}
+			}
 		}
 	}
-	if e.count == 0 {
-		return dup, false, nil // only a marker is known of this epoch
+	if err := p.mayContinue(e, h, set); err != nil {
+		return dup, false, err
 	}
-	if want := nextSequence(e.batches[0].lastSequence); h.BaseSequence != want {
-		return dup, false, fmt.Errorf("append batch of producer %d epoch %d: %w: sequence %d, expected %d",
+	return dup, false, e.inSequence(h, set)
+}
+
+// mayContinue says whether a batch fits the open transaction of its producer, or may open one. e is nil if nothing is
+// known of the producer.
+func (p *producers) mayContinue(e *producer, h *record.Header, set *Set) error {
+	open := e != nil && e.txnFirstOffset >= 0
+	if !h.IsTransactional() {
+		if open {
+			return fmt.Errorf("append batch of producer %d: %w, which begins at offset %d", h.ProducerID, ErrInvalidTransactionState, e.txnFirstOffset)
+		}
+		return nil
+	}
+	// With a later epoch it is no part of what is open, which its coordinator has yet to end.
+	if open && h.ProducerEpoch == e.epoch || set.MayBegin == nil {
+		return nil
+	}
+	if err := set.MayBegin(); err != nil {
+		return fmt.Errorf("begin transaction of producer %d epoch %d: %w", h.ProducerID, h.ProducerEpoch, err)
+	}
+	return nil
+}
+
+// inSequence says whether the sequence of a batch follows what is known, if anything is. The epoch is not an older one.
+func (e *producer) inSequence(h *record.Header, set *Set) error {
+	if h.BaseSequence < 0 {
+		return nil
+	}
+	want := int32(0)
+	switch {
+	case e == nil && (set.TransactionVersion < 2 || !h.IsTransactional()):
+		return nil // expired, or never seen: any first sequence will do (P4)
+	case e == nil, h.ProducerEpoch > e.epoch, e.count == 0:
+		// A new epoch, of which at most a marker is known.
+	default:
+		want = nextSequence(e.batches[0].lastSequence)
+	}
+	if h.BaseSequence != want {
+		return fmt.Errorf("append batch of producer %d epoch %d: %w: sequence %d, expected %d",
 			h.ProducerID, h.ProducerEpoch, ErrOutOfOrderSequence, h.BaseSequence, want)
 	}
-	return dup, false, nil
+	return nil
+}
+
+// checkMarker says whether a leader may append the marker that ends a transaction of a producer here. It may without a
+// transaction: one that was sent twice, or the first that is heard of the producer.
+//
+// Errors: ErrInvalidProducerEpoch, ErrCoordinatorFenced.
+func (p *producers) checkMarker(h *record.Header, m record.Marker, set *Set) error {
+	e := p.byID[h.ProducerID]
+	if e == nil {
+		return nil
+	}
+	// With version 2 the coordinator has bumped the epoch. A marker of the very epoch is a late copy of the one before
+	// (KAFKA-19999): harmless behind it, but not in the transaction that has begun since.
+	late := h.ProducerEpoch == e.epoch && set.TransactionVersion >= 2 && e.txnFirstOffset >= 0
+	if h.ProducerEpoch < e.epoch || late {
+		return fmt.Errorf("end transaction of producer %d: %w: epoch %d, the partition has seen %d",
+			h.ProducerID, ErrInvalidProducerEpoch, h.ProducerEpoch, e.epoch)
+	}
+	if m.CoordinatorEpoch < e.coordinatorEpoch {
+		return fmt.Errorf("end transaction of producer %d: %w: %d, the partition has seen %d",
+			h.ProducerID, ErrCoordinatorFenced, m.CoordinatorEpoch, e.coordinatorEpoch)
+	}
+	return nil
 }
 
 // update records a batch that stands at its offsets, checked or not: followers and recovery take what the leader
-// took. now is the clock of Dir.Tick; undoable keeps what rollback needs.
-func (p *producers) update(h *record.Header, now int64, undoable bool) {
-	if h.ProducerID < 0 {
-		return
+// took. marker is that of a control batch, nil for other batches and for control batches without. now is the clock of
+// Dir.Tick; undoable keeps what rollback needs. If the batch opened or ended a transaction, ok is true.
+func (p *producers) update(h *record.Header, marker *record.Marker, now int64, undoable bool) (step transactionStep, ok bool) {
+	if h.ProducerID < 0 || h.IsControl() && marker == nil {
+		return step, false
 	}
 	e := p.byID[h.ProducerID]
 	if undoable {
@@ -140,8 +198,21 @@ func (p *producers) update(h *record.Header, now int64, undoable bool) {
 		e.epoch, e.count = h.ProducerEpoch, 0
 	}
 	e.lastTimestamp, e.seen = h.MaxTimestamp, now
-	if h.IsControl() || h.BaseSequence < 0 {
-		return
+	if marker != nil {
+		e.coordinatorEpoch = marker.CoordinatorEpoch
+		if e.txnFirstOffset < 0 {
+			return step, false // it ends nothing here
+		}
+		step = transactionStep{producerID: h.ProducerID, first: e.txnFirstOffset, marker: h.BaseOffset, aborted: !marker.Commit}
+		e.txnFirstOffset = -1
+		return step, true
+	}
+	if h.IsTransactional() && e.txnFirstOffset < 0 {
+		step, ok = transactionStep{producerID: h.ProducerID, first: h.BaseOffset, marker: -1}, true
+		e.txnFirstOffset = h.BaseOffset
+	}
+	if h.BaseSequence < 0 {
+		return step, ok
 	}
 	copy(e.batches[1:], e.batches[:producerWindow-1])
 	e.batches[0] = producerBatch{
@@ -152,6 +223,7 @@ func (p *producers) update(h *record.Header, now int64, undoable bool) {
 		timestamp:     h.MaxTimestamp,
 	}
 	e.count = min(e.count+1, producerWindow)
+	return step, ok
 }
 
 // expire forgets producers that were silent for the given time; never one with an open transaction (P4).

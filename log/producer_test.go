@@ -229,11 +229,20 @@ func TestSnapshotRoundTrip(t *testing.T) {
 				MaxTimestamp: rapid.Int64().Draw(t, "ts"), ProducerID: rapid.Int64Range(0, 8).Draw(t, "id"),
 				ProducerEpoch: rapid.Int16Range(0, 3).Draw(t, "epoch"), BaseSequence: rapid.Int32Range(-1, math.MaxInt32).Draw(t, "sequence"),
 			}
-			p.update(&h, 5, false)
+			if rapid.Bool().Draw(t, "transactional") {
+				h.Attributes |= 0x10
+			}
+			p.update(&h, nil, 5, false)
 		}
-		b := p.encode(600)
-		q, err := decodeProducers(b, 600, 5)
+		decided := []decidedTransaction{{3, 70}, {1, 71}}[:rapid.IntRange(0, 2).Draw(t, "decided")]
+		sum := abortedSum{count: rapid.IntRange(0, 9).Draw(t, "aborted"), checksum: rapid.Uint32().Draw(t, "checksum")}
+		b := p.encode(600, decided, sum)
+		s, err := decodeSnapshot(b, 600, 5)
 		require.NoError(t, err)
+		require.ElementsMatch(t, decided, s.transactions.decided)
+		require.Equal(t, openOf(&p, 5), s.transactions.open)
+		require.Equal(t, sum, s.aborted)
+		q := s.producers
 		require.Equal(t, len(p.byID), len(q.byID))
 		for id, e := range p.byID {
 			want := *e
@@ -243,11 +252,11 @@ func TestSnapshotRoundTrip(t *testing.T) {
 			}
 			require.Equal(t, want, *q.byID[id])
 		}
-		_, err = decodeProducers(b, 601, 5)
+		_, err = decodeSnapshot(b, 601, 5)
 		require.ErrorIs(t, err, ErrCorrupt, "the file of another offset")
 		at := rapid.IntRange(0, len(b)-1).Draw(t, "flip")
 		b[at] ^= 1 << rapid.IntRange(0, 7).Draw(t, "bit")
-		_, err = decodeProducers(b, 600, 5)
+		_, err = decodeSnapshot(b, 600, 5)
 		require.ErrorIs(t, err, ErrCorrupt)
 	})
 }

@@ -98,19 +98,18 @@ func (r *recovery) scan() error {
 // producersAtFloor loads the newest snapshot and replays the headers up to the floor.
 func (r *recovery) producersAtFloor(i int) error {
 	l := r.log
-	p, from := l.loadSnapshot(r.floor)
-	if from < r.floor {
-		for k := segmentAt(r.segments, from); k <= i; k++ {
-			seg := r.segments[k]
-			if err := l.replaySegment(&p, seg, from, r.floor, 0); err != nil {
+	s := l.loadSnapshot(r.floor)
+	if s.offset < r.floor {
+		for k := segmentAt(r.segments, s.offset); k <= i; k++ {
+			if err := l.replaySegment(s, r.segments[k], s.offset, r.floor); err != nil {
 				return err
 			}
 		}
 	}
-	l.producers = p
-	if from < r.floor {
+	l.producers, l.mu.transactions = s.producers, s.transactions
+	if s.offset < r.floor {
 		// Else the next start would replay as much again.
-		l.pendingSnapshots = []pendingSnapshot{{r.floor, p.encode(r.floor)}}
+		l.pendingSnapshots = []pendingSnapshot{{r.floor, l.snapshot(r.floor, r.segments[i])}}
 	}
 	return nil
 }
@@ -217,7 +216,15 @@ func (r *recovery) scanSegment(seg *segment, expected int64) (next int64, torn, 
 		l.mu.epochs.assign(hdr.LeaderEpoch, hdr.BaseOffset)
 		epoch = hdr.LeaderEpoch
 		seg.indexBatch(&hdr, scan.pos, interval)
-		l.producers.update(&hdr, 0, false)
+		var marker *record.Marker
+		if hdr.IsControl() {
+			marker = controlMarker(b)
+		}
+		if step, ok := l.producers.update(&hdr, marker, 0, false); ok {
+			if e, aborted := l.mu.transactions.apply(step, 0); aborted {
+				seg.aborted.add(e)
+			}
+		}
 		expected = hdr.NextOffset()
 		scan.skip(b)
 		r.touched = true

@@ -70,7 +70,7 @@ func (l *Log) roll(base int64, reason string) error {
 		// The disk is full or slow: the older ones would only make a replay after a truncation shorter.
 		l.pendingSnapshots = slices.Delete(l.pendingSnapshots, 0, n-maxPendingSnapshots+1)
 	}
-	l.pendingSnapshots = append(l.pendingSnapshots, pendingSnapshot{base, l.producers.encode(base)})
+	l.pendingSnapshots = append(l.pendingSnapshots, pendingSnapshot{base, l.snapshot(base, nil)})
 	l.sealedChanged = true
 
 	l.mu.Lock()

@@ -33,6 +33,8 @@ type segment struct {
 	written, synced uint64
 	// offsetIndex and timeIndex lead to batches.
 	offsetIndex, timeIndex index
+	// aborted are the aborted transactions whose markers are in this segment.
+	aborted abortedIndex
 
 	// The following belong to the writer (Log.w).
 
@@ -176,6 +178,28 @@ func (s *headerScan) next() (bool, error) {
 	s.pos += int64(h.Size())
 	return true, nil
 }
+
+// marker returns the transaction marker in the control batch whose header was read last, nil if it holds none.
+func (s *headerScan) marker() (*record.Marker, error) {
+	n := int64(s.header.Size())
+	if n > maxMarkerBytes {
+		return nil, nil // no marker is as large
+	}
+	b := make(record.Batch, n)
+	if rel := s.at - s.bufPos; rel >= 0 && rel+n <= int64(s.bufLen) {
+		copy(b, s.buf[rel:])
+	} else if err := readFull(s.file, b, s.at); err != nil {
+		return nil, fmt.Errorf("read control batch at position %d: %w", s.at, err)
+	}
+	if err := b.Check(); err != nil {
+		return nil, fmt.Errorf("%w: control batch at position %d: %w", ErrCorrupt, s.at, err)
+	}
+	return controlMarker(b), nil
+}
+
+// maxMarkerBytes is more than a control batch with a transaction marker has: 78 bytes, and what later versions of it may
+// add.
+const maxMarkerBytes = 4 << 10
 
 // within checks that the offsets of the last header lie in [from, next).
 func (s *headerScan) within(from, next int64) error {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/millrace/millrace/log/record"
 	"github.com/millrace/millrace/log/vfs"
 )
 
@@ -101,6 +102,7 @@ func (l *Log) restart(start int64, segments []*segment) error {
 	l.sealed, l.sealedChanged = nil, false
 	l.producers = newProducers()
 	l.mu.Lock()
+	l.mu.transactions = transactions{}
 	was := l.mu.end
 	l.mu.segments = []*segment{seg}
 	l.mu.logID = logID
@@ -368,19 +370,45 @@ func (l *Log) cutIndex(ref *fileRef, x *index, limit int64, column func(indexEnt
 // replayProducers rebuilds the producer state as of offset end: the newest good snapshot at or below it, then the
 // headers behind (L8). Caller is the writer.
 func (l *Log) replayProducers(segments []*segment, end int64) error {
-	p, from := l.loadSnapshot(end)
-	now := l.dir.clock.Load()
-	for i := segmentAt(segments, from); i < len(segments) && segments[i].base < end; i++ {
-		if err := l.replaySegment(&p, segments[i], from, end, now); err != nil {
+	r := l.loadSnapshot(end)
+	for i := segmentAt(segments, r.offset); i < len(segments) && segments[i].base < end; i++ {
+		if err := l.replaySegment(r, segments[i], r.offset, end); err != nil {
 			return err
 		}
 	}
-	l.producers = p
+	l.producers = r.producers
+	l.mu.Lock()
+	r.transactions.settle(l.mu.highWatermark)
+	l.mu.transactions = r.transactions
+	l.mu.Unlock()
 	return nil
 }
 
+// replay is the state of producers and transactions as the batches tell it, from a snapshot on.
+type replay struct {
+	producers    producers
+	transactions transactions
+	// offset is that of the snapshot, or the first offset of the log without one.
+	offset int64
+	// now is the clock at which the producers count as seen.
+	now int64
+	// aborted, if not nil, is called for each abort marker.
+	aborted func(abortedEntry)
+}
+
+// batch applies a batch; marker is that of a control batch.
+func (r *replay) batch(h *record.Header, marker *record.Marker) {
+	step, ok := r.producers.update(h, marker, r.now, false)
+	if !ok {
+		return
+	}
+	if e, aborted := r.transactions.apply(step, r.now); aborted && r.aborted != nil {
+		r.aborted(e)
+	}
+}
+
 // replaySegment applies the batches of a segment with base offsets in [from, end).
-func (l *Log) replaySegment(p *producers, seg *segment, from, end, now int64) error {
+func (l *Log) replaySegment(r *replay, seg *segment, from, end int64) error {
 	if seg.base >= end {
 		return nil
 	}
@@ -411,7 +439,13 @@ func (l *Log) replaySegment(p *producers, seg *segment, from, end, now int64) er
 			return nil
 		}
 		if scan.header.BaseOffset >= from {
-			p.update(&scan.header, now, false)
+			var marker *record.Marker
+			if scan.header.IsControl() {
+				if marker, err = scan.marker(); err != nil {
+					return l.markCorrupt(fmt.Errorf("replay producers of segment %d: %w", seg.base, err))
+				}
+			}
+			r.batch(&scan.header, marker)
 		}
 		if scan.header.NextOffset() >= end {
 			return nil // what follows may not be batches
@@ -419,9 +453,10 @@ func (l *Log) replaySegment(p *producers, seg *segment, from, end, now int64) er
 	}
 }
 
-// loadSnapshot returns the producers of the newest readable snapshot at or below offset end, and its offset; no
-// producers and the start of the first segment if there is none.
-func (l *Log) loadSnapshot(end int64) (producers, int64) {
+// loadSnapshot returns the state of the newest readable snapshot at or below offset end; that of an empty log at offset
+// 0 if there is none.
+func (l *Log) loadSnapshot(end int64) *replay {
+	now := l.dir.clock.Load()
 	for i := len(l.snapshots) - 1; i >= 0; i-- {
 		offset := l.snapshots[i]
 		if offset > end {
@@ -430,15 +465,15 @@ func (l *Log) loadSnapshot(end int64) (producers, int64) {
 		name := vfs.Join(l.path, offsetFileName(offset, snapshotSuffix))
 		b, err := vfs.ReadFile(l.dir.cfg.FS, name)
 		if err == nil {
-			var p producers
+			var s snapshot
 			l.dir.readBytes.Add(int64(len(b)))
-			if p, err = decodeProducers(b, offset, l.dir.clock.Load()); err == nil {
-				return p, offset
+			if s, err = decodeSnapshot(b, offset, now); err == nil {
+				return &replay{producers: s.producers, transactions: s.transactions, offset: offset, now: now}
 			}
 		}
 		l.logger().Warn("producer snapshot is unreadable and removed; the state is replayed from the batches", "offset", offset, "error", err)
 		_ = l.dir.cfg.FS.Remove(name)
 		l.snapshots = slices.Delete(l.snapshots, i, i+1)
 	}
-	return newProducers(), 0
+	return &replay{producers: newProducers(), now: now}
 }

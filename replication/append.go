@@ -24,6 +24,14 @@ type AppendRequest struct {
 	// CurrentLeaderEpoch is the leader epoch the caller believes in, -1 for any. The zero value is epoch 0: say -1 when
 	// there is none.
 	CurrentLeaderEpoch int32
+	// MayBegin is asked, at the batch's place in the log, when the batch would open a transaction in this partition, and
+	// only then: its error is the outcome, and definite. Nil: not asked. It is called with locks of this package and of
+	// the log held, and must not block: reading the newest Image is all it should do. A marker is appended only after
+	// the Image shows that its transaction is over, so nothing opens a transaction behind its own marker (P7).
+	MayBegin func() error
+	// TransactionVersion is the transaction protocol that the producer follows. With 2 each transaction has an epoch of
+	// its own (KIP-890), so the first batch known of a producer must begin at sequence 0. Zero is as good as 1.
+	TransactionVersion int8
 	// Waiter gets the result, together with Index.
 	Waiter AppendWaiter
 	Index  int
@@ -57,7 +65,10 @@ const appendRounds = 8
 // Append appends one batch. Concurrent appenders are combined: the first one drains the queue, all that wait are
 // written by one call of the log, and nobody else blocks on the partition. The order of calls from one goroutine is the
 // order in the log.
-func (p *Partition) Append(r AppendRequest) {
+func (p *Partition) Append(r AppendRequest) { p.enqueue(queued{AppendRequest: r}) }
+
+// enqueue is Append.
+func (p *Partition) enqueue(r queued) {
 	q := &p.queue
 	q.Lock()
 	if q.draining || q.held {
@@ -66,12 +77,13 @@ func (p *Partition) Append(r AppendRequest) {
 		} else {
 			r.Records = slices.Clone(r.Records)
 		}
-		q.pending = append(q.pending, queued{AppendRequest: r, retained: r.Owner != nil})
+		r.retained = r.Owner != nil
+		q.pending = append(q.pending, r)
 		q.Unlock()
 		return
 	}
 	q.draining = true
-	q.pending = append(q.pending, queued{AppendRequest: r})
+	q.pending = append(q.pending, r)
 	q.Unlock()
 	p.drain()
 }
@@ -80,6 +92,7 @@ func (p *Partition) Append(r AppendRequest) {
 type queued struct {
 	AppendRequest
 	retained bool // Owner must be released after the append
+	marker   bool // it is a transaction marker, no produce request
 }
 
 // drain appends what waits until nothing does. The caller owns q.draining.
@@ -113,13 +126,17 @@ func (p *Partition) appendAll(batch []queued) {
 	p.mu.Lock()
 	s := &p.mu.scratch
 	now := p.m.now()
+	requests := 0
 	for i := range batch {
 		r := &batch[i]
+		if !r.marker {
+			requests++
+		}
 		deadline := Never
 		if r.Timeout >= 0 {
 			deadline = now + Instant(r.Timeout)
 		}
-		w := p.addWaiter(r.Waiter, r.Index)
+		w := p.mu.waiters.add(slot{waiter: r.Waiter, index: r.Index, produce: !r.marker})
 		if err := p.mayServeLocked(now); err != nil {
 			p.complete(Action{Kind: ActionComplete, Waiter: w, Offset: -1, Err: err})
 			continue
@@ -130,14 +147,14 @@ func (p *Partition) appendAll(batch []queued) {
 				p.do(a)
 				continue
 			}
-			s.sets = append(s.sets, log.Set{Records: r.Records, Owner: r.Owner})
+			s.sets = append(s.sets, log.Set{Records: r.Records, Owner: r.Owner, MayBegin: r.MayBegin, TransactionVersion: r.TransactionVersion})
 			s.appending = append(s.appending, Appended{Waiter: w, Acks: r.Acks, Deadline: deadline})
 		}
 	}
 	if len(s.sets) > 0 {
 		p.appendSets(now)
 	}
-	p.topic.metrics.appended(len(batch), p.mu.failed)
+	p.topic.metrics.appended(requests, p.mu.failed)
 	p.mu.failed = 0
 	for i := range batch {
 		if batch[i].retained {

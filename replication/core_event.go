@@ -205,12 +205,14 @@ const (
 	ProposalUnknown
 )
 
-// DeleteRecords asks to move the log start offset to Offset, -1: to the high watermark.
+// DeleteRecords asks to move the log start offset to Offset, -1: to the last stable offset.
 type DeleteRecords struct {
 	Waiter      Waiter
 	LeaderEpoch int32
 	Offset      int64
-	Deadline    Instant
+	// LastStableOffset is the log's, looked up by the driver under the same lock.
+	LastStableOffset int64
+	Deadline         Instant
 }
 
 // StartMoved says that the log start offset is durable at StartOffset: the answer to [ActionTrim], or retention at

@@ -346,12 +346,12 @@ func (c *Core) deleteRecords(ev *DeleteRecords) {
 		c.complete(ev.Waiter, -1, err)
 		return
 	}
-	to := ev.Offset
+	to, limit := ev.Offset, min(c.highWatermark, ev.LastStableOffset)
 	if to == -1 {
-		to = c.highWatermark
+		to = limit
 	}
-	if to < 0 || to > c.highWatermark {
-		c.complete(ev.Waiter, -1, errOutOfRange) // L17: nothing that may still be truncated
+	if to < 0 || to > limit {
+		c.complete(ev.Waiter, -1, errOutOfRange) // L17: nothing that may still be truncated, nor a part of a transaction
 		return
 	}
 	c.leading.trimmed.push(waiting{waiter: ev.Waiter, next: to, deadline: ev.Deadline})

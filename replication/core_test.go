@@ -365,11 +365,11 @@ func TestFlushAckIsSwitched(t *testing.T) {
 func TestStartMoved(t *testing.T) {
 	b := newCoreBench(t, Restart{Clean: true, DurableEnd: 10, EndOffset: 10, LastEpoch: 3})
 	b.step(delta(0, 4, 9, 0))
-	require.Equal(t, int64(4), find(b.step(&DeleteRecords{Waiter: 7, LeaderEpoch: -1, Offset: 4, Deadline: Never}), ActionTrim).Offset)
+	require.Equal(t, int64(4), find(b.step(&DeleteRecords{Waiter: 7, LeaderEpoch: -1, Offset: 4, LastStableOffset: 10, Deadline: Never}), ActionTrim).Offset)
 	broken := errors.New("broken")
 	require.ErrorIs(t, find(b.step(&StartMoved{Err: broken}), ActionComplete).Err, broken)
 	require.ErrorIs(t, find(b.step(&DeleteRecords{Waiter: 8, LeaderEpoch: 3, Offset: 4, Deadline: Never}), ActionComplete).Err, ErrFencedLeaderEpoch)
-	require.ErrorIs(t, find(b.step(&DeleteRecords{Waiter: 8, LeaderEpoch: -1, Offset: 11, Deadline: Never}), ActionComplete).Err, log.ErrOffsetOutOfRange)
+	require.ErrorIs(t, find(b.step(&DeleteRecords{Waiter: 8, LeaderEpoch: -1, Offset: 11, LastStableOffset: 20, Deadline: Never}), ActionComplete).Err, log.ErrOffsetOutOfRange)
 	b.step(&StartMoved{StartOffset: 3})
 	require.Equal(t, int64(3), b.c.StartOffset())
 	b.step(&StartMoved{StartOffset: 2})

@@ -70,13 +70,16 @@ func (w *FetchWaiter) Cancel() {
 	w.entries = w.entries[:0]
 }
 
-// Park lets w wait for data at r.Offset, as far as r.Committed and the high watermark allow, and counts what is there
+// Park lets w wait for data at r.Offset, below the high watermark, with r.Committed the last stable offset, and counts what is there
 // already, up to r.MaxBytes. If the partition cannot be read at all, w is woken at once, and the next Read says why.
 // Appends cost each parked fetch one addition (dataplane.md 8).
 func (p *Partition) Park(w *FetchWaiter, r ReadRequest) {
 	list, mark := &p.committed, p.highWatermark.Load
-	if r.ReplicaID >= 0 {
+	switch {
+	case r.ReplicaID >= 0:
 		list, mark = &p.tail, p.log.EndOffset
+	case r.Committed:
+		list, mark = &p.stable, p.lastStable.Load
 	}
 	e := w.entry()
 	e.waiter, e.offset, e.maxBytes = w, r.Offset, int64(max(r.MaxBytes, 1))

@@ -128,6 +128,7 @@ func (p *Partition) cut(now Instant, a Action) {
 	}
 	p.step(now, &Truncated{StartOffset: p.log.StartOffset(), EndOffset: p.log.EndOffset(), LastEpoch: p.log.LastEpoch(), Err: err})
 	p.seenStart.Store(p.mu.core.StartOffset())
+	p.restable()
 }
 
 // spanOf finds the offsets of whole batches. A batch of a later leader epoch than the one that was asked has no place in

@@ -42,7 +42,10 @@ func (p *Partition) ListOffset(spec int64, committed bool, currentLeaderEpoch in
 	if !v.available {
 		return -1, -1, -1, ErrOffsetNotAvailable
 	}
-	limit := p.highWatermark.Load() // also the last stable offset, see marks
+	limit := p.highWatermark.Load()
+	if committed {
+		limit = p.lastStable.Load()
+	}
 	switch spec {
 	case OffsetLatest:
 		return limit, -1, v.leaderEpoch, nil
@@ -104,9 +107,9 @@ func (p *Partition) EpochEnd(currentLeaderEpoch, epoch int32) (foundEpoch int32,
 	return foundEpoch, endOffset, nil
 }
 
-// DeleteRecords moves the log start offset to offset, -1 for the high watermark, and returns the low watermark: the
-// least start offset of all live replicas. Batches are kept whole. Above the high watermark it is ErrOffsetOutOfRange
-// of package log (L17).
+// DeleteRecords moves the log start offset to offset, -1 for the last stable offset, and returns the low watermark: the
+// least start offset of all live replicas. Batches are kept whole. Above the last stable offset it is ErrOffsetOutOfRange
+// of package log: what is deleted may neither be truncated yet nor belong to an open transaction (L17).
 func (p *Partition) DeleteRecords(ctx context.Context, offset int64, currentLeaderEpoch int32) (lowWatermark int64, err error) {
 	done := make(trimWaiter, 1)
 	p.mu.Lock()
@@ -116,7 +119,9 @@ func (p *Partition) DeleteRecords(ctx context.Context, offset int64, currentLead
 		deadline = now + Instant(max(time.Until(t), 0))
 	}
 	w := p.mu.waiters.add(slot{waiter: done})
-	p.step(now, &DeleteRecords{Waiter: w, LeaderEpoch: currentLeaderEpoch, Offset: offset, Deadline: deadline})
+	p.step(now, &DeleteRecords{
+		Waiter: w, LeaderEpoch: currentLeaderEpoch, Offset: offset, LastStableOffset: p.lastStable.Load(), Deadline: deadline,
+	})
 	trim := p.mu.trimTo
 	p.mu.trimTo = -1
 	p.armTimer(now)
@@ -136,7 +141,8 @@ func (p *Partition) DeleteRecords(ctx context.Context, offset int64, currentLead
 
 // trim makes the new start durable, outside the lock: it may take several syncs (W15).
 func (p *Partition) trim(to int64) {
-	err := p.log.TrimPrefix(to)
+	// A follower may have been told of a start beyond what is stable here; it is told again when its high watermark moves.
+	err := p.log.TrimPrefix(min(to, max(p.log.LastStableOffset(), p.log.StartOffset())))
 	if err != nil {
 		err = p.storageError("trim", err)
 	}

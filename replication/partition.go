@@ -26,6 +26,8 @@ type Partition struct {
 	// the log's end, so that it never sees a mark above the end.
 	view          atomic.Pointer[view]
 	highWatermark atomic.Int64
+	// lastStable is the last stable offset; it is stored after a higher high watermark, and before a lower one.
+	lastStable atomic.Int64
 	// seenStart is the log start offset the core knows: the tick compares it with the log's without the lock.
 	seenStart atomic.Int64
 	// lag is how many records a follower's log lacks of what its leader had at the last answer; 0 for others.
@@ -48,18 +50,21 @@ type Partition struct {
 	// and after letting go (see unlock).
 	flushed atomic.Bool
 
-	// committed holds consumers, which wait for the high watermark; tail holds followers, which wait for the log's end.
-	committed, tail waiterList
+	// committed holds consumers, which wait for the high watermark; stable holds those of committed records, which wait
+	// for the last stable offset; tail holds followers, which wait for the log's end.
+	committed, stable, tail waiterList
 
 	mu struct {
 		sync.Mutex
 		core    *Core
 		waiters waiterTable
 		pace    pace
-		done    outcomes // to deliver by unlock
-		failed  int      // produce requests refused since last counted
-		timer   *time.Timer
-		armed   Instant // when the timer fires, Never when it is not armed
+		// unstable tells how many bytes become readable when the last stable offset moves.
+		unstable unstableBytes
+		done     outcomes // to deliver by unlock
+		failed   int      // produce requests refused since last counted
+		timer    *time.Timer
+		armed    Instant // when the timer fires, Never when it is not armed
 		// Wanted by the core and done without the lock by whoever stepped it: both may take an fsync.
 		wantFlush bool
 		trimTo    int64 // -1: none
@@ -184,6 +189,10 @@ func (p *Partition) IsLeader() bool { return p.view.Load().role == RoleLeader }
 // HighWatermark returns the first offset not known to be committed.
 func (p *Partition) HighWatermark() int64 { return p.highWatermark.Load() }
 
+// LastStableOffset returns the first offset that readers of committed records may not see: the first record of a
+// transaction that is open or whose marker is not below the high watermark, or the high watermark (P13).
+func (p *Partition) LastStableOffset() int64 { return p.lastStable.Load() }
+
 // StartOffset returns the first offset of the log.
 func (p *Partition) StartOffset() int64 { return p.log.StartOffset() }
 
@@ -239,21 +248,39 @@ func (p *Partition) complete(a Action) {
 }
 
 func (p *Partition) moveHighWatermark(to int64) {
+	if to < p.lastStable.Load() {
+		p.lastStable.Store(to)
+	}
 	if old := p.highWatermark.Swap(to); to < old {
 		// Ahead of a cut after an unclean election: the checkpoint must not name the old one when the cut is there.
 		if err := p.m.checkpoint(); err != nil {
 			p.mu.cutErr = err
 		}
 	}
-	p.log.SetHighWatermark(to)
+	stable := p.log.SetHighWatermark(to)
 	bytes := p.mu.pace.passed(to, p.m.now(), p.m.metrics.lag)
 	if bytes == 0 {
 		bytes = math.MaxInt32 // appended before this leader's time: the size is not known here, so who waits is woken and looks for itself
 	}
 	p.committed.advance(to, bytes, &p.mu.done)
+	p.moveLastStable(stable, to, bytes)
 	if len(p.mu.sessions) > 0 {
 		p.tellLater()
 	}
+}
+
+// moveLastStable publishes the last stable offset after the high watermark has moved to highWatermark, past so many
+// bytes. The lock is held.
+func (p *Partition) moveLastStable(to, highWatermark, bytes int64) {
+	was := p.lastStable.Swap(to)
+	if bytes = p.mu.unstable.passed(to, highWatermark, bytes); to > was {
+		p.stable.advance(to, bytes, &p.mu.done)
+	}
+}
+
+// restable publishes the last stable offset anew after the log has moved its start or was begun anew. The lock is held.
+func (p *Partition) restable() {
+	p.moveLastStable(p.log.LastStableOffset(), p.highWatermark.Load(), 0)
 }
 
 // wakeLater has fn called once the lock is let go; nil is nothing to call. The lock is held.
@@ -278,6 +305,7 @@ func (p *Partition) publish() {
 		return
 	}
 	p.mu.pace.reset()
+	p.mu.unstable.reset(p.highWatermark.Load())
 	switch {
 	case old.role == RoleLeader && v.role == RoleFollower && p.m.cfg.Peers != nil:
 		p.handOver()
@@ -292,8 +320,9 @@ func (p *Partition) publish() {
 	for _, sp := range p.mu.sessions {
 		p.wakeLater(sp.changed())
 	}
-	p.committed.wakeBelow(math.MaxInt64, &p.mu.done)
-	p.tail.wakeBelow(math.MaxInt64, &p.mu.done)
+	for _, list := range [...]*waiterList{&p.committed, &p.stable, &p.tail} {
+		list.wakeBelow(math.MaxInt64, &p.mu.done)
+	}
 	// A broker that starts says how many it leads, not which (reconcile).
 	level := slog.LevelInfo
 	if old.role == RoleNone && v.role != RoleHalted {
@@ -457,8 +486,10 @@ func (p *Partition) startMoved() {
 func (p *Partition) startMovedLocked(ev *StartMoved) {
 	p.step(p.m.now(), ev)
 	p.seenStart.Store(p.mu.core.StartOffset())
-	p.committed.wakeBelow(ev.StartOffset, &p.mu.done)
-	p.tail.wakeBelow(ev.StartOffset, &p.mu.done)
+	p.restable()
+	for _, list := range [...]*waiterList{&p.committed, &p.stable, &p.tail} {
+		list.wakeBelow(ev.StartOffset, &p.mu.done)
+	}
 	if len(p.mu.sessions) > 0 {
 		p.tellLater()
 	}
@@ -484,19 +515,16 @@ func (p *Partition) remove(err error) {
 	p.unlock()
 }
 
-// addWaiter registers the waiter of a produce request. The lock is held.
-func (p *Partition) addWaiter(w AppendWaiter, index int) Waiter {
-	return p.mu.waiters.add(slot{waiter: w, index: index, produce: true})
-}
-
-// countRecords adds up the records of whole batches.
+// countRecords adds up the records of whole batches, transaction markers not counted.
 func countRecords(b []byte) (n int64) {
 	for len(b) > 0 {
 		batch, rest, err := record.Next(b)
 		if err != nil {
 			return n
 		}
-		n += int64(batch.Count())
+		if !batch.IsControl() {
+			n += int64(batch.Count())
+		}
 		b = rest
 	}
 	return n

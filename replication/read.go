@@ -49,6 +49,9 @@ type ReadResult struct {
 	// HighWatermark, LastStableOffset, LogStartOffset and LogEndOffset are those of the time of the read; -1 with an
 	// error other than ErrOffsetOutOfRange of package log.
 	HighWatermark, LastStableOffset, LogStartOffset, LogEndOffset int64
+	// Aborted are, for a request with Committed, the aborted transactions that have records or their marker in what was
+	// read, sorted by first offset: the reader is to skip their records, which Slice holds like all others.
+	Aborted []log.AbortedTransaction
 	// LeaderID and LeaderEpoch are those known here, also with an error.
 	LeaderID    metadata.BrokerID
 	LeaderEpoch int32
@@ -80,7 +83,11 @@ func (p *Partition) Read(r ReadRequest) ReadResult {
 		p.topic.metrics.fetched(res.Err)
 		return res
 	}
-	limit := p.marks(&res)
+	p.marks(&res)
+	limit := res.HighWatermark
+	if r.Committed {
+		limit = res.LastStableOffset
+	}
 	if r.LastFetchedEpoch >= 0 {
 		epoch, end := p.epochEnd(v.leaderEpoch, r.LastFetchedEpoch)
 		switch {
@@ -108,13 +115,12 @@ func newReadResult(v *view) ReadResult {
 	}
 }
 
-// marks fills in the offsets and returns up to where a consumer may read. The high watermark is taken before the end
-// and the start, so that it is never above the end.
-func (p *Partition) marks(res *ReadResult) (limit int64) {
-	limit = p.highWatermark.Load()
+// marks fills in the offsets. The last stable offset is taken before the high watermark, and that before the end and the
+// start, so that none is above the next.
+func (p *Partition) marks(res *ReadResult) {
+	res.LastStableOffset = p.lastStable.Load()
+	res.HighWatermark = p.highWatermark.Load()
 	res.LogStartOffset, res.LogEndOffset = p.log.StartOffset(), p.log.EndOffset()
-	res.HighWatermark, res.LastStableOffset = limit, limit // no transaction can be open before there is a coordinator (D11)
-	return limit
 }
 
 // read reads batches that end at or below limit.
@@ -143,6 +149,12 @@ func (p *Partition) read(res *ReadResult, r ReadRequest, limit int64) {
 	var s log.Slice
 	if err == nil {
 		s, err = read(r.Offset, limit, r.MaxBytes, r.MinOne)
+	}
+	if err == nil && r.Committed && s.Len() > 0 {
+		// If its segment went meanwhile, so did its index: then the start has moved past the offset.
+		if res.Aborted, err = p.log.AbortedTransactions(r.Offset, s.NextOffset()); err != nil {
+			s.Release()
+		}
 	}
 	if err != nil {
 		p.noteReadError(err)

@@ -178,7 +178,7 @@ func (sc *scenario) command(f []string) error {
 			return err
 		}
 		s.nextID++
-		s.step(n, &DeleteRecords{Waiter: trimWaiters + Waiter(s.nextID), LeaderEpoch: -1, Offset: to, Deadline: Never})
+		s.step(n, &DeleteRecords{Waiter: trimWaiters + Waiter(s.nextID), LeaderEpoch: -1, Offset: to, LastStableOffset: n.core.HighWatermark(), Deadline: Never})
 	case "tick":
 		seconds, err := strconv.Atoi(strings.TrimSuffix(f[1], "s"))
 		if err != nil {

@@ -209,7 +209,7 @@ func (s *sim) trim(n *simNode) {
 	if n.up && n.core.Role() == RoleLeader && n.core.HighWatermark() > n.log.start {
 		s.nextID++
 		to := n.log.start + s.rng.Int64N(n.core.HighWatermark()-n.log.start+1)
-		s.step(n, &DeleteRecords{Waiter: trimWaiters + Waiter(s.nextID), LeaderEpoch: -1, Offset: to, Deadline: s.now + 500})
+		s.step(n, &DeleteRecords{Waiter: trimWaiters + Waiter(s.nextID), LeaderEpoch: -1, Offset: to, LastStableOffset: n.core.HighWatermark(), Deadline: s.now + 500})
 	}
 }
 
