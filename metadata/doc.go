@@ -115,8 +115,10 @@
 // # Goroutines
 //
 // Started by Open and waited for by Close, beside Raft's own: gather and settle of the proposer, four lanes of the
-// outbox, land, expire, followLeadership, tellSuspicions, control, keepQuorum, and with Config.Balance balance. Raft calls the FSM from one goroutine, and writes a snapshot from another one, of a state that
-// nobody changes any more. Lock order: Store.publishing before watchers.mu; the other locks are leaves.
+// outbox, land, expire, followLeadership, tellSuspicions, control, keepQuorum, and with Config.Balance balance. A leader
+// has two more for each follower it sends entries to (raft_announcer.go), which end with that connection. Raft calls the
+// FSM from one goroutine, and writes a snapshot from another one, of a state that nobody changes any more. Lock order:
+// Store.publishing before watchers.mu; the other locks are leaves.
 //
 // # Files
 //

@@ -99,6 +99,8 @@ type fsm struct {
 	index  uint64 // of the last entry with commands that is part of st
 	failed error
 
+	// committed is called with the position of each batch's last entry before it is applied. May be nil.
+	committed func(index, term uint64)
 	// published is called after st changed, with all of a batch at once, before the proposers hear of it (M12).
 	published func(st *state, index uint64)
 	// persisted is called after a snapshot was written. May be nil.
@@ -114,6 +116,9 @@ func (f *fsm) Apply(l *raft.Log) any { return f.ApplyBatch([]*raft.Log{l})[0] }
 // each of its commands, or an error if the FSM has failed.
 func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 	out := make([]any, len(logs))
+	if f.committed != nil {
+		f.committed(logs[len(logs)-1].Index, logs[len(logs)-1].Term)
+	}
 	var d *draft
 	index := f.index
 	for i, l := range logs {

@@ -26,6 +26,8 @@ type quorumWorld struct {
 	dir  string
 	size int           // millrace.quorum.size
 	link time.Duration // one way, of Raft's messages
+	// untold has Raft send its news of a commit after an hour only.
+	untold bool
 
 	mu struct {
 		sync.Mutex
@@ -99,6 +101,9 @@ func (w *quorumWorld) open(id BrokerID, dir DirectoryID, process byte) *quorumNo
 	cfg.Rand = rand.New(rand.NewPCG(uint64(id), uint64(process)))
 	_, n.trans = raft.NewInmemTransport(raft.ServerAddress(n.address))
 	cfg.Transport = slowLink{n.trans, w.link}
+	if w.untold {
+		cfg.Transport, cfg.commitTimeout = n.trans, time.Hour
+	}
 	cfg.Forwarder = quorumCalls{w, n.address}
 	cfg.Probe = func(ctx context.Context, b *Broker) error {
 		to := w.at(b.PeerAddress)

@@ -93,7 +93,11 @@ func (e *electing) Consumer() <-chan raft.RPC { return e.rpcs }
 
 // RequestPreVote is the method of raft.WithPreVote, which embedding the interface hides.
 func (e *electing) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	if t, ok := e.Transport.(raft.WithPreVote); ok {
+	return preVote(e.Transport, id, target, args, resp)
+}
+
+func preVote(through raft.Transport, id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	if t, ok := through.(raft.WithPreVote); ok {
 		return t.RequestPreVote(id, target, args, resp)
 	}
 	return errors.New("raft: the transport carries no pre-votes")

@@ -150,7 +150,8 @@ func Open(cfg Config) (_ *Store, err error) {
 		inner = newLoopback(raft.ServerAddress("local"))
 	}
 	s.elect = newElecting(inner)
-	s.transport = s.elect
+	announcer := newAnnouncer(s.elect)
+	s.transport = announcer
 	opened = append(opened, s.elect)
 
 	if s.db, err = cfg.openDatabase(); err != nil {
@@ -170,7 +171,7 @@ func Open(cfg Config) (_ *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.fsm = &fsm{st: found.st, index: found.index, published: s.publish, persisted: s.metrics.snapshotted, failure: s.fail}
+	s.fsm = &fsm{st: found.st, index: found.index, published: s.publish, persisted: s.metrics.snapshotted, failure: s.fail, committed: announcer.committed}
 	s.publishing.controller = NoBroker
 	s.publish(found.st, found.index)
 	s.noteSnapshots(snaps)

@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -106,6 +107,8 @@ type Config struct {
 
 	// wrapLogs lets tests put a failing log under the guard.
 	wrapLogs func(raft.LogStore) raft.LogStore
+	// commitTimeout lets tests do without Raft's own news of a commit; 0 = 50 ms.
+	commitTimeout time.Duration
 	// joinSettles lets tests have the balancer act at once; 0 = after five seconds.
 	joinSettles time.Duration
 }
@@ -156,9 +159,9 @@ func (c *Config) raftConfig() *raft.Config {
 	rc.HeartbeatTimeout = c.HeartbeatTimeout
 	rc.ElectionTimeout = c.ElectionTimeout
 	rc.LeaderLeaseTimeout = c.LeaderLease
-	// Followers hear that an entry is committed with the next message, and when nothing more is proposed that is one sent
-	// for this: 50 to 100 ms later by default, during which they know neither a new topic nor a new leader.
-	rc.CommitTimeout = 10 * time.Millisecond
+	// Followers hear that an entry is committed from the announcer; those that it does not reach, with Raft's next message,
+	// which comes after this time when nothing more is proposed.
+	rc.CommitTimeout = cmp.Or(c.commitTimeout, 50*time.Millisecond)
 	rc.MaxAppendEntries = 1024
 	rc.SnapshotThreshold = c.SnapshotEntries
 	rc.SnapshotInterval = c.SnapshotInterval

@@ -1,0 +1,173 @@
+package metadata
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+)
+
+// announcer is a transport through which a leader tells its followers at once that an entry is committed. Raft itself says
+// so with its next message only, which is soon while entries follow each other, and a Config.CommitTimeout or two later when
+// none does: for so long a follower that asked for a change did not see it, and what acts on the Image everywhere - a new
+// leader, a new topic's partitions, the markers of a transaction - waited.
+//
+// What it sends is a message that Raft could have sent: AppendEntries without entries, whose previous entry is the
+// committed one. It goes to followers only that have answered for that entry, beside Raft's own messages and on another
+// connection; to lose it, to repeat it or to be late does no harm, and the answer is of no interest. It bears the term of
+// the messages before it, so that one of a leader that is none any more is refused like all that such a leader sends.
+type announcer struct {
+	raft.Transport
+
+	mu        sync.Mutex
+	followers map[*announcedFollower]struct{}
+	// last is the last entry that was committed as far as this server, leading, knows.
+	last committedEntry
+}
+
+// committedEntry names an entry of the log.
+type committedEntry struct{ index, term uint64 }
+
+func newAnnouncer(t raft.Transport) *announcer {
+	return &announcer{Transport: t, followers: make(map[*announcedFollower]struct{})}
+}
+
+// committed is called with the last of the entries that are committed, by leaders and followers; who does not lead has
+// nobody to tell. It does not block.
+func (a *announcer) committed(index, term uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last = committedEntry{index, term}
+	for f := range a.followers {
+		f.nudge()
+	}
+}
+
+// AppendEntriesPipeline is how Raft sends entries to a follower that is up to date.
+func (a *announcer) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
+	inner, err := a.Transport.AppendEntriesPipeline(id, target)
+	if err != nil {
+		return nil, err
+	}
+	f := &announcedFollower{
+		AppendPipeline: inner, a: a, id: id, target: target,
+		answers: make(chan raft.AppendFuture), wake: make(chan struct{}, 1), closed: make(chan struct{}),
+	}
+	a.mu.Lock()
+	a.followers[f] = struct{}{}
+	a.mu.Unlock()
+	go f.listen()
+	go f.announce()
+	return f, nil
+}
+
+// RequestPreVote is the method of raft.WithPreVote, which embedding the interface hides.
+func (a *announcer) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	return preVote(a.Transport, id, target, args, resp)
+}
+
+// announcedFollower is a follower's pipeline with what is known of the follower.
+type announcedFollower struct {
+	raft.AppendPipeline
+	a      *announcer
+	id     raft.ServerID
+	target raft.ServerAddress
+
+	// first is the first message of this pipeline, whose term and sender are those of all.
+	first atomic.Pointer[raft.AppendEntriesRequest]
+	// holds is the last entry that the follower has answered for.
+	holds atomic.Uint64
+	// told is the highest commit index that the follower was sent, by Raft or here.
+	told atomic.Uint64
+
+	answers chan raft.AppendFuture
+	wake    chan struct{}
+	closing sync.Once
+	closed  chan struct{}
+}
+
+// nudge has the follower told what there is to tell.
+func (f *announcedFollower) nudge() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// AppendEntries passes on a message of Raft's.
+func (f *announcedFollower) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	if f.first.Load() == nil {
+		f.first.Store(args)
+	}
+	raise(&f.told, args.LeaderCommitIndex)
+	return f.AppendPipeline.AppendEntries(args, resp)
+}
+
+// Consumer is where Raft gets the answers.
+func (f *announcedFollower) Consumer() <-chan raft.AppendFuture { return f.answers }
+
+// Close ends the pipeline.
+func (f *announcedFollower) Close() error {
+	f.closing.Do(func() {
+		close(f.closed)
+		f.a.mu.Lock()
+		delete(f.a.followers, f)
+		f.a.mu.Unlock()
+	})
+	return f.AppendPipeline.Close()
+}
+
+// listen notes what the answers say and hands them to Raft.
+func (f *announcedFollower) listen() {
+	for {
+		select {
+		case answer := <-f.AppendPipeline.Consumer():
+			if request := answer.Request(); answer.Response().Success {
+				raise(&f.holds, request.PrevLogEntry+uint64(len(request.Entries)))
+				f.nudge()
+			}
+			select {
+			case f.answers <- answer:
+			case <-f.closed:
+				return
+			}
+		case <-f.closed:
+			return
+		}
+	}
+}
+
+// announce tells the follower of each commit that it would not hear of with a message under way.
+func (f *announcedFollower) announce() {
+	for {
+		select {
+		case <-f.wake:
+		case <-f.closed:
+			return
+		}
+		f.a.mu.Lock()
+		last := f.a.last
+		f.a.mu.Unlock()
+		first := f.first.Load()
+		if first == nil || first.Term != last.term || f.holds.Load() < last.index || f.told.Load() >= last.index {
+			continue
+		}
+		raise(&f.told, last.index)
+		request := raft.AppendEntriesRequest{
+			RPCHeader: first.RPCHeader, Term: first.Term, Leader: first.Leader,
+			PrevLogEntry: last.index, PrevLogTerm: last.term, LeaderCommitIndex: last.index,
+		}
+		// An error is Raft's to find with its own messages; the next of them says the same.
+		_ = f.a.Transport.AppendEntries(f.id, f.target, &request, new(raft.AppendEntriesResponse))
+	}
+}
+
+// raise lets a only grow.
+func raise(a *atomic.Uint64, to uint64) {
+	for {
+		was := a.Load()
+		if to <= was || a.CompareAndSwap(was, to) {
+			return
+		}
+	}
+}
