@@ -75,6 +75,10 @@ hostile scenario="":
 peer-bench *args:
     go run ./integration/peer/bench {{args}}
 
+# Kafka Streams' word count and Apache Kafka's verifiable copier on three brokers, all of them killed meanwhile: just exactly-once -length 5m
+exactly-once *args:
+    go run ./integration/exactlyonce {{args}}
+
 # what three brokers and a client on this machine acknowledge: RF 3, acks=all, fsync before ack; at least 100,000 records/s
 gate *args:
     go run ./integration/gate {{args}}

@@ -23,7 +23,7 @@ func benchCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "bench",
 		Usage:       "measure how fast a cluster takes, gives and passes on records; any broker that speaks Kafka",
-		Subcommands: []*cli.Command{benchProduceCommand(), benchConsumeCommand(), benchE2ECommand()},
+		Subcommands: []*cli.Command{benchProduceCommand(), benchConsumeCommand(), benchE2ECommand(), benchTxnCommand()},
 	}
 }
 

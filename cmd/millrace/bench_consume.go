@@ -24,6 +24,7 @@ func benchConsumeCommand() *cli.Command {
 		Flags: benchFlags(
 			&cli.BoolFlag{Name: "raw", Usage: "fetch without decoding records"},
 			&cli.IntFlag{Name: "connections", Value: 2, Usage: "with --raw: `N` connections, each of which reads its share of the partitions"},
+			&cli.BoolFlag{Name: "read-committed", Usage: "read no records of transactions that are open or were aborted"},
 		),
 		Action: runBenchConsume,
 	}
@@ -38,7 +39,10 @@ type consumedBench struct {
 	Seconds   float64   `json:"seconds" doc:"from the first request to the last record"`
 	PerSecond float64   `json:"records_per_second" doc:"records a second"`
 	MBSecond  float64   `json:"mb_per_second" doc:"MiB a second"`
+	Offsets   float64   `json:"offsets_per_second" doc:"offsets passed a second; when all was read: with markers and records that are not shown"`
 	Began     time.Time `json:"began" doc:"when the first request was sent"`
+
+	passed int64 // offsets
 }
 
 func runBenchConsume(c *cli.Context) error {
@@ -73,9 +77,9 @@ func runBenchConsume(c *cli.Context) error {
 	bar := t.newProgress("consume", t.records)
 	if c.Bool("raw") {
 		r.Client = "raw"
-		err = t.consumeRaw(ctx, &r, c.Int("connections"), starts, ends, bar)
+		err = t.consumeRaw(ctx, &r, c.Int("connections"), c.Bool("read-committed"), starts, ends, bar)
 	} else {
-		err = t.consumeClient(ctx, &r, starts, ends, bar)
+		err = t.consumeClient(ctx, &r, c.Bool("read-committed"), starts, ends, bar)
 	}
 	r.Seconds = time.Since(r.Began).Seconds()
 	bar.finish()
@@ -86,6 +90,7 @@ func runBenchConsume(c *cli.Context) error {
 		return c.Context.Err()
 	}
 	r.PerSecond, r.MBSecond = float64(r.Records)/r.Seconds, float64(r.Bytes)/r.Seconds/(1<<20)
+	r.Offsets = float64(r.passed) / r.Seconds
 	return t.emit(result{value: r, text: func(w io.Writer, _ bool) {
 		fmt.Fprintln(w, "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec")
 		fmt.Fprintln(w, r.perfLine())
@@ -136,7 +141,7 @@ func (t *benchTarget) offsets(ctx context.Context) (starts, ends map[int32]int64
 }
 
 // consumeClient reads with a normal client.
-func (t *benchTarget) consumeClient(ctx context.Context, r *consumedBench, starts, ends map[int32]int64, bar *progress) error {
+func (t *benchTarget) consumeClient(ctx context.Context, r *consumedBench, committed bool, starts, ends map[int32]int64, bar *progress) error {
 	from, left := map[int32]kgo.Offset{}, 0
 	for p, end := range ends {
 		if end > starts[p] {
@@ -144,7 +149,12 @@ func (t *benchTarget) consumeClient(ctx context.Context, r *consumedBench, start
 			left++
 		}
 	}
-	conn, err := t.connect(ctx, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{t.topic.Topic: from}))
+	// A partition's last offset may be that of a marker, which ends a transaction.
+	options := []kgo.Opt{kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{t.topic.Topic: from}), kgo.KeepControlRecords()}
+	if committed {
+		options = append(options, kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	}
+	conn, err := t.connect(ctx, options...)
 	if err != nil {
 		return err
 	}
@@ -158,13 +168,20 @@ func (t *benchTarget) consumeClient(ctx context.Context, r *consumedBench, start
 			return conn.fail("consume topic "+t.topic.Topic, f.Err)
 		}
 		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+			got := int64(0)
 			for _, rec := range p.Records {
-				r.Bytes += int64(len(rec.Key) + len(rec.Value))
+				if !rec.Attrs.IsControl() {
+					r.Bytes += int64(len(rec.Key) + len(rec.Value))
+					got++
+				}
 			}
 			if n := len(p.Records); n > 0 {
-				r.Records += int64(n)
-				bar.add(int64(n))
-				if p.Records[n-1].Offset+1 >= ends[p.Partition] && p.Records[0].Offset < ends[p.Partition] {
+				r.Records += got
+				bar.add(got)
+				next := p.Records[n-1].Offset + 1
+				r.passed += next - starts[p.Partition]
+				starts[p.Partition] = next
+				if next >= ends[p.Partition] && p.Records[0].Offset < ends[p.Partition] {
 					left--
 				}
 			}
@@ -175,7 +192,7 @@ func (t *benchTarget) consumeClient(ctx context.Context, r *consumedBench, start
 
 // consumeRaw reads with clients that look at the headers of batches only. Each connection asks for its partitions in
 // turn, two requests ahead where it has two partitions.
-func (t *benchTarget) consumeRaw(ctx context.Context, r *consumedBench, connections int, starts, ends map[int32]int64, bar *progress) error {
+func (t *benchTarget) consumeRaw(ctx context.Context, r *consumedBench, connections int, committed bool, starts, ends map[int32]int64, bar *progress) error {
 	if connections < 1 {
 		f := usageError("--raw needs a connection", "--connections 2")
 		f.why = fmt.Sprintf("--connections %d", connections)
@@ -198,10 +215,11 @@ func (t *benchTarget) consumeRaw(ctx context.Context, r *consumedBench, connecti
 	for _, a := range addresses {
 		for _, share := range shares[a] {
 			wg.Go(func() {
-				err := fetchShare(ctx, replay.FetcherConfig{Addr: a, Topic: t.topic.Topic}, share, starts, ends, func(records, bytes int64) {
+				err := fetchShare(ctx, replay.FetcherConfig{Addr: a, Topic: t.topic.Topic, Committed: committed}, share, starts, ends, func(records, bytes, passed int64) {
 					mu.Lock()
 					defer mu.Unlock()
 					r.Records += records
+					r.passed += passed
 					r.Bytes += bytes
 					bar.add(records)
 					if r.Records >= t.records {
@@ -229,7 +247,7 @@ func (t *benchTarget) consumeRaw(ctx context.Context, r *consumedBench, connecti
 }
 
 // fetchShare reads partitions to their ends over one connection, and counts through got.
-func fetchShare(ctx context.Context, cfg replay.FetcherConfig, partitions []int32, starts, ends map[int32]int64, got func(records, bytes int64)) error {
+func fetchShare(ctx context.Context, cfg replay.FetcherConfig, partitions []int32, starts, ends map[int32]int64, got func(records, bytes, passed int64)) error {
 	const ahead = 2
 	client, err := replay.NewFetcher(ctx, cfg)
 	if err != nil {
@@ -264,7 +282,7 @@ func fetchShare(ctx context.Context, cfg replay.FetcherConfig, partitions []int3
 		if err != nil {
 			return fmt.Errorf("partition %d from offset %d: %w", p.partition, p.offset, err)
 		}
-		got(n, int64(len(records)))
+		got(n, int64(len(records)), next-p.offset)
 		if p.offset = next; next < ends[p.partition] {
 			waiting = append(waiting, p)
 		}

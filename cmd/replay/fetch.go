@@ -21,6 +21,7 @@ type FetcherConfig struct {
 	Topic         string
 	MaxWaitMillis int32 // of the broker, when there is nothing; 0 is 500
 	MaxBytes      int32 // of one partition; 0 is 1 MiB, the default of most clients
+	Committed     bool  // read_committed: nothing of open transactions; what was aborted comes all the same, named beside
 }
 
 // Fetcher asks for records over one connection. Requests may be sent ahead:
@@ -49,6 +50,9 @@ func NewFetcher(ctx context.Context, cfg FetcherConfig) (*Fetcher, error) {
 	req := kmsg.NewPtrFetchRequest()
 	req.Version, req.ReplicaID, req.MaxWaitMillis, req.MinBytes, req.MaxBytes = fetchVersion, -1, cfg.MaxWaitMillis, 1, 50<<20
 	req.SessionEpoch = -1 // no session
+	if cfg.Committed {
+		req.IsolationLevel = 1
+	}
 	t, part := kmsg.NewFetchRequestTopic(), kmsg.NewFetchRequestTopicPartition()
 	t.Topic = cfg.Topic
 	part.PartitionMaxBytes, part.CurrentLeaderEpoch = cfg.MaxBytes, -1
@@ -92,8 +96,8 @@ func (f *Fetcher) Answer() ([]byte, error) {
 }
 
 // Count walks the whole batches of a record set by their headers and returns
-// how many records they hold and the offset behind the last; next when there is
-// no whole batch.
+// how many records they hold, markers of transactions left out, and the offset
+// behind the last; next when there is no whole batch.
 func Count(records []byte, next int64) (int64, int64, error) {
 	var n int64
 	for len(records) > 0 {
@@ -104,7 +108,9 @@ func Count(records []byte, next int64) (int64, int64, error) {
 		if err != nil {
 			return n, next, err
 		}
-		n += int64(batch.Count())
+		if !batch.IsControl() {
+			n += int64(batch.Count())
+		}
 		next, records = batch.NextOffset(), rest
 	}
 	return n, next, nil
