@@ -2,6 +2,7 @@ package peer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,8 @@ type Kafka struct {
 	ID int
 	// Data is its log directory.
 	Data string
+	// Heap is the size of the JVM's heap for the next Start; "" is 1G, as the start script has it.
+	Heap string
 
 	properties string // file
 	mu         sync.Mutex
@@ -35,9 +38,10 @@ type Kafka struct {
 	done       chan struct{}
 }
 
-// jvmFlags are those of Kafka's kafka-run-class and kafka-server-start.
+// jvmFlags are those of Kafka's kafka-run-class and kafka-server-start, but for
+// the heap.
 var jvmFlags = []string{
-	"-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
+	"-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
 	"-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
 }
 
@@ -113,7 +117,9 @@ func (k *Kafka) Start() error {
 	if err != nil {
 		return err
 	}
-	cmd, output, done := exec.Command("java", append(append([]string{}, jvmFlags...), "-cp", cp, "kafka.Kafka", k.properties)...), &bytes.Buffer{}, make(chan struct{})
+	heap := cmp.Or(k.Heap, "1G")
+	argv := append([]string{"-Xmx" + heap, "-Xms" + heap}, jvmFlags...)
+	cmd, output, done := exec.Command("java", append(argv, "-cp", cp, "kafka.Kafka", k.properties)...), &bytes.Buffer{}, make(chan struct{})
 	cmd.Stdout, cmd.Stderr = output, output
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // it holds a GiB: it does not outlive whoever measures
 	if err := cmd.Start(); err != nil {

@@ -1,0 +1,21 @@
+// Command exactlyonce runs programs that promise to process each record exactly
+// once against three brokers, kills the brokers and the programs with SIGKILL
+// meanwhile, and then counts. It is what `just exactly-once` runs.
+//
+// Two proofs. streams is a word count with Kafka Streams and its guarantee
+// exactly_once_v2: for each word the counts that it published must be 1, 2, 3…,
+// none twice and none left out, up to how often the word was sent. copier is
+// Apache Kafka's own VerifiableProducer, TransactionalMessageCopier with random
+// aborts, and VerifiableConsumer in a row: what the first was told is written
+// stands in the second's topic once, in order, and the third saw just that.
+//
+// Both defend I8, I7, I3 and, by the offsets that are committed with the
+// records, P9, P13 and G12; at the end no transaction may hold a partition back
+// (I20, P12). The Java programs come from Maven, pinned in pom.xml, and are kept
+// in the user's cache. -system kafka runs the same against Apache Kafka: a proof
+// that fails there, too, is wrong.
+//
+// Files: the brokers in system.go, their deaths in deaths.go, programs in
+// program.go and java.go, the proofs in streams.go and copier.go, what is read at
+// their end in reading.go, the judgement in verdict.go.
+package main
