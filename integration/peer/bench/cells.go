@@ -39,7 +39,7 @@ func variantOf(system int) variant { return []variant{synced, kafka}[system] }
 // A cell is one row of the tables: what is sent, and at which variants.
 type cell struct {
 	name       string // kind/size/…
-	kind       string // produce, consume, e2e
+	kind       string // produce, consume, e2e, txn, isolation
 	partitions int
 	args       []string // of millrace bench
 	topic      string   // one that exists already; "" makes a new one
@@ -314,12 +314,17 @@ func (b *bench) measureAt(ctx context.Context, c cell, v variant) error {
 		return err
 	}
 	b.results.add(c.name, v, othersMetric, out.others)
-	if c.kind == "e2e" {
+	switch c.kind {
+	case "txn":
+		b.addTransactions(c.name, v, out)
+	case "isolation":
+		b.addIsolation(c.name, v, out)
+	case "e2e":
 		b.results.add(c.name, v, "p50 ms", out.Latency.P50)
 		b.results.add(c.name, v, "p99 ms", out.Latency.P99)
 		b.results.add(c.name, v, "p99.9 ms", out.Latency.P999)
 		say("%-48s %-28s p50 %.2f p99 %.2f p99.9 %.2f ms, others %.0f%%", c.name, variants[v].name, out.Latency.P50, out.Latency.P99, out.Latency.P999, out.others)
-	} else {
+	default:
 		perRecord := float64(out.cpu.Nanoseconds()) / 1e3 / out.Records
 		b.results.add(c.name, v, "k records/s", out.PerSecond/1e3)
 		b.results.add(c.name, v, "CPU µs/record", perRecord)

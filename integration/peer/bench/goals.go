@@ -43,7 +43,7 @@ var threeBrokerGoals = append([]goal{
 	{"end to end at 10,000/s, both as shipped: p99", regexp.MustCompile(`^e2e/10000 `), "p99 ms", synced, kafka, 0.5, false, ""},
 	{"kill -9 of a leader to the next acknowledgement", regexp.MustCompile(`^kill/`), "ms", synced, kafka, 0.3, false, ""},
 	{"three brokers from nothing to the first acknowledged record", regexp.MustCompile(`^start of three`), "ms", synced, kafka, 0.3, false, ""},
-}, manyPartitionGoals()...)
+}, append(transactionGoals(), manyPartitionGoals()...)...)
 
 // manyPartitionGoals compare our rows of many partitions with our own of few.
 func manyPartitionGoals() (out []goal) {

@@ -6,8 +6,8 @@
 // There are two sets of rows: one broker beside one, and three beside three.
 // The load comes from `millrace bench` in a process of its own, so that the
 // brokers' CPU time and memory are theirs alone. Files: the brokers in
-// system.go, what is measured in cells.go, three.go and kill.go, what must hold
-// in goals.go, values of earlier rounds in keep.go, the tables in report.go.
+// system.go, what is measured in cells.go, three.go, txn.go and kill.go, what must
+// hold in goals.go, values of earlier rounds in keep.go, the tables in report.go.
 package main
 
 import (

@@ -191,10 +191,26 @@ func (r *results) markdown() string {
 	for _, q := range []string{"p50 ms", "p99 ms", "p99.9 ms"} {
 		r.table(&b, "End to end, open loop, 100 B: "+q, "e2e/", q, withFlushed)
 	}
+	r.transactions(&b)
 	r.table(&b, "kill -9 of a broker: ms to the next acknowledgement", "kill/", "ms", [][2]variant{{synced, kafka}})
 	r.table(&b, "Start, ms", "start", "ms", [][2]variant{{synced, kafka}})
 	r.table(&b, "Memory, MiB", "memory", "MiB", [][2]variant{{synced, kafka}})
 	return b.String()
+}
+
+// transactions prints the rows of transactions.
+func (r *results) transactions(b *bytes.Buffer) {
+	title := fmt.Sprintf("Transactions of %d records over %d partitions, %d producers at once: ", transactionRecords, transactionPartitions, transactionProducers)
+	for _, m := range []struct {
+		metric string
+		ratios [][2]variant
+	}{
+		{transactionsMetric, [][2]variant{{synced, kafka}, {unsynced, kafka}}}, {commitP50Metric, [][2]variant{{synced, kafka}}}, {commitP99Metric, [][2]variant{{synced, kafka}}},
+		{wholeP50Metric, [][2]variant{{synced, kafka}}}, {wholeP99Metric, [][2]variant{{synced, kafka}}}, {cpuMetric, [][2]variant{{synced, kafka}}},
+	} {
+		r.table(b, title+m.metric, "txn/", m.metric, m.ratios)
+	}
+	r.table(b, "Consume transactions at both isolation levels: "+offsetsMetric, "isolation/", offsetsMetric, [][2]variant{{synced, kafka}})
 }
 
 // goals prints each goal with its worst row.

@@ -67,8 +67,13 @@ func TestGoalsHaveRows(t *testing.T) {
 		}
 		for _, c := range b.cells() {
 			metrics := []string{"k records/s", "CPU µs/record"}
-			if c.kind == "e2e" {
+			switch c.kind {
+			case "e2e":
 				metrics = []string{"p99 ms"}
+			case "txn":
+				metrics = []string{transactionsMetric}
+			case "isolation":
+				metrics = []string{offsetsMetric}
 			}
 			for _, v := range c.variants {
 				require.False(t, measured[key{c.name, v, metrics[0]}], "two rows %s", c.name)

@@ -257,6 +257,16 @@ type outcome struct {
 		P999 float64 `json:"p99_9_ms"`
 	} `json:"latency"`
 
+	// Of transactions.
+	Transactions          float64 `json:"transactions"`
+	TransactionsPerSecond float64 `json:"transactions_per_second"`
+	Commit                struct {
+		P50 float64 `json:"p50_ms"`
+		P99 float64 `json:"p99_ms"`
+	} `json:"commit"`
+
+	OffsetsPerSecond float64 `json:"offsets_per_second"` // of consume
+
 	cpu    time.Duration // of all brokers
 	others float64       // share of the cores, in percent, that neither brokers nor client used: other work on the machine, kernel threads
 }

@@ -42,6 +42,7 @@ func (b *bench) threeBrokers() (list []cell) {
 		produce("produce", size, fewPartitions, synced, unsynced, kafka)
 	}
 	list = append(list, b.endToEnd([]variant{synced, unsynced, kafka})...)
+	list = append(list, b.transactionRows()...)
 	for _, partitions := range []int{fewPartitions, manyPartitions} {
 		if b.quick {
 			produce("partitions", 100, partitions, synced, unsynced)
@@ -86,7 +87,10 @@ func (b *bench) threeAt(ctx context.Context, which, round int) error {
 	b.results.add("memory idle", v, "MiB", idle)
 	say("%s: first acknowledged record after %s, idle at %.0f MiB", s.name, took.Round(time.Millisecond), idle)
 	if len(cells) > 0 {
-		if err := b.warmThree(ctx, s); err != nil {
+		if err := b.warmThree(ctx, s, cells); err != nil {
+			return err
+		}
+		if err := b.fillIsolation(ctx, s, cells); err != nil {
 			return err
 		}
 	}
@@ -138,7 +142,7 @@ const (
 // warmThree sends and reads until the JVMs have compiled their hot paths, those of followers too, or a time is over.
 // Three of them share the cores with their own compilers: after half a minute these still take 40 % of their CPU time.
 // Ours has nothing to compile, and gets one turn.
-func (b *bench) warmThree(ctx context.Context, s *system) error {
+func (b *bench) warmThree(ctx context.Context, s *system, cells []cell) error {
 	began, most := time.Now(), warmAtMost
 	if !b.quick {
 		most = warmAllLong
@@ -146,6 +150,15 @@ func (b *bench) warmThree(ctx context.Context, s *system) error {
 	turns := [][]string{
 		{"produce", "--raw", "--connections", "3", "--batch-size", "16384"}, {"produce"},
 		{"produce", "--raw", "--connections", "3", "--record-size", "1024", "--batch-size", "16384"}, {"produce", "--record-size", "1024"}, {"e2e", "--throughput", "3000", "--warm-up", "500ms"},
+	}
+	transactions := [][]string{append(b.transactionArgs(), "--protocol", "1"), append(b.transactionArgs(), "--protocol", "2")}
+	isTransaction := func(c cell) bool { return c.kind == "txn" || c.kind == "isolation" }
+	switch {
+	case !slices.ContainsFunc(cells, isTransaction):
+	case !slices.ContainsFunc(cells, func(c cell) bool { return !isTransaction(c) }):
+		turns = transactions // nothing else is to be measured
+	default:
+		turns = append(turns, transactions...)
 	}
 	for i := range turns {
 		if err := s.create(ctx, fmt.Sprintf("warm-%d", i), fewPartitions, nil); err != nil {
