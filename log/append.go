@@ -385,7 +385,7 @@ func (l *Log) writeRun(now int64) error {
 	}
 	for _, step := range run.steps {
 		if e, aborted := l.mu.transactions.apply(step, now); aborted {
-			seg.aborted.add(e)
+			l.addAborted(seg, e)
 		}
 	}
 	seg.appendedMillis = l.dir.wallMillis.Load()
@@ -402,7 +402,7 @@ func (l *Log) writeRun(now int64) error {
 	if !l.dir.cfg.mutants.has(mutantWALFirst) {
 		l.dir.commit.wrote(l, logID, seg.base, position, run, s)
 	}
-	if seg.offsetIndex.count-seg.offsetIndex.flushed >= indexFlushEntries {
+	if seg.offsetIndex.count-seg.offsetIndex.flushed >= indexFlushEntries || seg.aborted.unflushed() >= indexFlushEntries {
 		return l.flushIndexes(seg)
 	}
 	return nil

@@ -378,7 +378,7 @@ func (l *Log) releaseSegment(seg *segment) {
 	if pinned != nil {
 		l.dir.files.release(pinned)
 	}
-	for _, ref := range [...]*fileRef{&seg.log, &seg.offsets, &seg.times} {
+	for _, ref := range seg.refs() {
 		l.dir.files.forget(ref)
 	}
 }

@@ -240,7 +240,7 @@ func (l *Log) carryOut(p *advancePlan) error {
 	l.pendingSnapshots = slices.DeleteFunc(l.pendingSnapshots, func(s pendingSnapshot) bool { return s.offset <= p.end })
 	l.mu.Lock()
 	for _, seg := range p.indexes {
-		if seg != l.active() && seg.next <= p.end && seg.offsetIndex.flushed == seg.offsetIndex.count && seg.timeIndex.flushed == seg.timeIndex.count {
+		if seg != l.active() && seg.next <= p.end && seg.indexesFlushed() {
 			seg.indexesSynced = true
 		}
 	}
@@ -280,9 +280,9 @@ func (l *Log) writeSnapshots(list []pendingSnapshot) (err error) {
 	return err
 }
 
-// syncIndexes syncs both index files of a segment; a segment without entries has none.
+// syncIndexes syncs the index files of a segment; a segment without entries has none.
 func (l *Log) syncIndexes(seg *segment) error {
-	for _, ref := range [...]*fileRef{&seg.offsets, &seg.times} {
+	for _, ref := range seg.refs()[1:] {
 		h, err := l.dir.files.acquire(ref)
 		if isGone(err) {
 			continue

@@ -153,14 +153,14 @@ func FuzzSnapshot(f *testing.F) {
 	for i := range 7 {
 		p.update(&record.Header{BaseOffset: int64(i), ProducerID: int64(i % 2), BaseSequence: int32(i), Attributes: int16(i%2) << 4}, nil, 0, false)
 	}
-	f.Add(p.encode(5, []decidedTransaction{{1, 3}}, abortedSum{count: 1, checksum: 9}))
+	f.Add(p.encode(5, []decidedTransaction{{1, 3}}, 2, abortedSum{count: 1, checksum: 9}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := decodeSnapshot(b, 5, 0)
 		if err != nil {
 			require.ErrorIs(t, err, ErrCorrupt)
 			return
 		}
-		again, err := decodeSnapshot(s.producers.encode(5, s.transactions.decided, s.aborted), 5, 0)
+		again, err := decodeSnapshot(s.producers.encode(5, s.transactions.decided, s.abortedBase, s.aborted), 5, 0)
 		require.NoError(t, err)
 		require.Equal(t, s.transactions, again.transactions)
 	})

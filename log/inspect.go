@@ -24,6 +24,7 @@ const (
 	FileSegment           FileKind = "segment"
 	FileOffsetIndex       FileKind = "offset-index"
 	FileTimeIndex         FileKind = "time-index"
+	FileAbortedIndex      FileKind = "transaction-index"
 	FileProducerSnapshot  FileKind = "producer-snapshot"
 	FileLeaderEpochs      FileKind = "leader-epochs"
 	FilePartitionMetadata FileKind = "partition-metadata"
@@ -45,6 +46,8 @@ func KindOf(name string) FileKind {
 			return FileOffsetIndex
 		case timeIndexSuffix:
 			return FileTimeIndex
+		case txnIndexSuffix:
+			return FileAbortedIndex
 		case snapshotSuffix:
 			return FileProducerSnapshot
 		}
@@ -86,6 +89,9 @@ type BatchInfo struct {
 	LastSequence  int32  `json:"last_sequence"`
 	Transactional bool   `json:"transactional"`
 	Control       bool   `json:"control"`
+	// Marker is "commit" or "abort" if the batch is a transaction marker; CoordinatorEpoch is in it.
+	Marker           string `json:"marker,omitempty"`
+	CoordinatorEpoch *int32 `json:"coordinator_epoch,omitempty"`
 	// Batch is the batch itself, for a look at its records with Batch.Each; valid only during the callback.
 	Batch record.Batch `json:"-"`
 }
@@ -102,6 +108,16 @@ type TimeIndexEntry struct {
 	// Timestamp is the largest in the segment up to the batch whose last offset is Offset.
 	Timestamp int64 `json:"timestamp"`
 	Offset    int64 `json:"offset"`
+}
+
+// AbortedIndexEntry is an entry of an index of aborted transactions.
+type AbortedIndexEntry struct {
+	ProducerID int64 `json:"producer_id"`
+	// FirstOffset is that of the transaction's first record, LastOffset that of its marker.
+	FirstOffset int64 `json:"first_offset"`
+	LastOffset  int64 `json:"last_offset"`
+	// LastStableOffset is the first offset of the transactions open at the marker, or the offset behind it.
+	LastStableOffset int64 `json:"last_stable_offset"`
 }
 
 // SnapshotBatch is a batch remembered for a producer.
@@ -131,6 +147,8 @@ type SealedSegmentInfo struct {
 	NextOffset   int64 `json:"next_offset"`
 	SizeBytes    int64 `json:"size_bytes"`
 	MaxTimestamp int64 `json:"max_timestamp"`
+	// Aborted is the number of aborted transactions whose markers are in it.
+	Aborted int `json:"aborted_transactions"`
 }
 
 // StateInfo is the content of a partition's millrace.state.
@@ -195,13 +213,23 @@ func batchInfo(b record.Batch, position int64) BatchInfo {
 	if b.TimestampType() == record.LogAppendTime {
 		kind = "LogAppendTime"
 	}
-	return BatchInfo{
+	info := BatchInfo{
 		Position: position, SizeBytes: len(b), BaseOffset: b.BaseOffset(), LastOffset: b.LastOffset(), Count: b.Count(),
 		LeaderEpoch: b.LeaderEpoch(), Magic: b.Magic(), CRC: b.CRC(), CRCValid: b.Check() == nil, Codec: b.Codec().String(),
 		TimestampType: kind, BaseTimestamp: b.BaseTimestamp(), MaxTimestamp: b.MaxTimestamp(), ProducerID: b.ProducerID(),
 		ProducerEpoch: b.ProducerEpoch(), BaseSequence: b.BaseSequence(), LastSequence: b.LastSequence(),
 		Transactional: b.IsTransactional(), Control: b.IsControl(), Batch: b,
 	}
+	if !b.IsControl() || !info.CRCValid {
+		return info
+	}
+	if m, ok := markerOf(b); ok {
+		info.Marker, info.CoordinatorEpoch = "abort", &m.CoordinatorEpoch
+		if m.Commit {
+			info.Marker = "commit"
+		}
+	}
+	return info
 }
 
 // InspectOffsetIndex returns the entries of an offset index, with absolute offsets.
@@ -238,6 +266,26 @@ func inspectIndex(fsys vfs.FS, name string, kind indexKind, visit func(base int6
 		return fmt.Errorf("read %s %s: %w: %d bytes of an entry at the end", kind.name, name, ErrCorrupt, len(b))
 	}
 	return nil
+}
+
+// InspectAbortedIndex returns the entries of an index of aborted transactions.
+func InspectAbortedIndex(fsys vfs.FS, name string) ([]AbortedIndexEntry, error) {
+	b, err := vfs.ReadFile(fsys, name)
+	if err != nil {
+		return nil, fmt.Errorf("read index of aborted transactions %s: %w", name, err)
+	}
+	var out []AbortedIndexEntry
+	for ; len(b) >= abortedEntryBytes; b = b[abortedEntryBytes:] {
+		e, err := decodeAborted(b)
+		if err != nil {
+			return out, fmt.Errorf("read index of aborted transactions %s: %w: entry %d: %w", name, ErrCorrupt, len(out), err)
+		}
+		out = append(out, AbortedIndexEntry{ProducerID: e.producerID, FirstOffset: e.first, LastOffset: e.last, LastStableOffset: e.lastStable})
+	}
+	if len(b) > 0 {
+		return out, fmt.Errorf("read index of aborted transactions %s: %w: %d bytes of an entry at the end", name, ErrCorrupt, len(b))
+	}
+	return out, nil
 }
 
 // InspectSnapshot returns the producers of a snapshot, sorted by id, and the offset it was taken at.
@@ -314,7 +362,7 @@ func InspectState(fsys vfs.FS, name string) (StateInfo, error) {
 		StartOffset: s.start, RecoveryPoint: s.recoveryPoint, Cut: s.cut,
 	}
 	for _, g := range s.sealed {
-		info.Sealed = append(info.Sealed, SealedSegmentInfo{BaseOffset: g.base, NextOffset: g.next, SizeBytes: g.sizeBytes, MaxTimestamp: g.maxTimestamp})
+		info.Sealed = append(info.Sealed, SealedSegmentInfo{BaseOffset: g.base, NextOffset: g.next, SizeBytes: g.sizeBytes, MaxTimestamp: g.maxTimestamp, Aborted: g.aborted.count})
 	}
 	return info, nil
 }

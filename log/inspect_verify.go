@@ -42,6 +42,7 @@ type PartitionReport struct {
 	Segments    int       `json:"segments"`
 	Batches     int64     `json:"batches"`
 	Records     int64     `json:"records"`
+	Aborted     int64     `json:"aborted_transactions"`
 	SizeBytes   int64     `json:"size_bytes"`
 	Findings    []Finding `json:"findings"`
 }
@@ -163,15 +164,17 @@ type partitionCheck struct {
 	floor  int64
 	inWAL  int64
 	epochs epochs
-	// producers are those told by the batches so far, from the start of the log.
-	producers producers
+	// replay holds the producers and transactions told by the batches so far, from the start of the log.
+	replay replay
+	// firstBase is where the batches begin: what a transaction had before is gone.
+	firstBase int64
 	next      int64
 }
 
 // verifyPartition verifies one partition. foreign says that its directory is not one of ours: Apache Kafka writes the
 // same files but no state file, and its absence there is no damage.
 func verifyPartition(fsys vfs.FS, dir string, cp checkpoint, inWAL map[uint64]int64, foreign bool) (PartitionReport, error) {
-	c := &partitionCheck{fsys: fsys, dir: dir, sizes: make(map[string]int64), producers: newProducers()}
+	c := &partitionCheck{fsys: fsys, dir: dir, sizes: make(map[string]int64), replay: replay{producers: newProducers()}}
 	c.report.Directory = dir
 	c.report.Topic, c.report.Partition, _ = parsePartitionDirName(path.Base(dir))
 	entries, err := fsys.List(dir)
@@ -254,7 +257,7 @@ func (c *partitionCheck) segments() error {
 		}
 	}
 	if len(bases) > 0 {
-		c.next = bases[0]
+		c.next, c.firstBase = bases[0], bases[0]
 		if bases[0] > c.state.start {
 			c.find(SeverityError, offsetFileName(bases[0], logSuffix), "offsets from %d on are missing", c.state.start)
 		}
@@ -289,6 +292,8 @@ func (c *partitionCheck) segment(base int64, active bool) (stop bool, err error)
 	fresh := newSegment(c.dir, base)
 	type header struct{ position, last, maxTimestamp int64 }
 	var headers []header
+	var aborted []abortedEntry
+	c.replay.aborted = func(e abortedEntry) { aborted = append(aborted, e) }
 	size, err := InspectSegment(c.fsys, vfs.Join(c.dir, name), func(b BatchInfo) error {
 		if !b.CRCValid {
 			return fmt.Errorf("%w: batch at position %d: %w", ErrCorrupt, b.Position, b.Batch.Check())
@@ -306,7 +311,7 @@ func (c *partitionCheck) segment(base int64, active bool) (stop bool, err error)
 		if h.IsControl() {
 			marker = controlMarker(b.Batch)
 		}
-		c.producers.update(&h, marker, 0, false)
+		c.replay.batch(&h, marker)
 		headers = append(headers, header{b.Position, b.LastOffset, b.MaxTimestamp})
 		fresh.size, fresh.next = b.Position+int64(b.SizeBytes), b.LastOffset+1
 		c.next = b.LastOffset + 1
@@ -371,7 +376,45 @@ func (c *partitionCheck) segment(base int64, active bool) (stop bool, err error)
 			}
 		}
 	}
-	return stop, nil
+	return stop, c.abortedIndex(base, aborted)
+}
+
+// abortedIndex compares the index of aborted transactions of a segment with those that the batches tell of. Above the
+// recovery point it may lack some.
+func (c *partitionCheck) abortedIndex(base int64, want []abortedEntry) error {
+	name := offsetFileName(base, txnIndexSuffix)
+	var entries []AbortedIndexEntry
+	if _, there := c.sizes[name]; there {
+		var err error
+		if entries, err = InspectAbortedIndex(c.fsys, vfs.Join(c.dir, name)); err != nil {
+			if !errors.Is(err, ErrCorrupt) {
+				return fmt.Errorf("verify %s: %w", c.dir, err)
+			}
+			c.find(SeverityWarning, name, "%v; it will be rebuilt", err)
+		}
+	}
+	c.report.Aborted += int64(len(want))
+	known := make(map[int64]AbortedIndexEntry, len(entries))
+	for _, e := range entries {
+		known[e.LastOffset] = e
+	}
+	for _, w := range want {
+		e, ok := known[w.last]
+		delete(known, w.last)
+		switch {
+		case !ok && w.last < c.floor || !ok && c.foreign:
+			c.find(SeverityWarning, name, "lacks the transaction of producer %d from %d to %d; it will be rebuilt", w.producerID, w.first, w.last)
+		case !ok:
+		case e.ProducerID != w.producerID || e.FirstOffset > w.first || e.FirstOffset < w.first && e.FirstOffset >= c.firstBase:
+			c.find(SeverityWarning, name, "has producer %d from %d to %d, the batches say producer %d from %d; it will be rebuilt", e.ProducerID, e.FirstOffset, w.last, w.producerID, w.first)
+		}
+	}
+	for _, e := range entries {
+		if _, left := known[e.LastOffset]; left && e.FirstOffset >= c.firstBase && e.LastOffset < c.floor {
+			c.find(SeverityWarning, name, "has the transaction of producer %d from %d to %d, which the batches do not know; it will be rebuilt", e.ProducerID, e.FirstOffset, e.LastOffset)
+		}
+	}
+	return nil
 }
 
 // snapshot compares a producer snapshot with what the batches below it tell, if all of them are still there.
@@ -389,9 +432,12 @@ func (c *partitionCheck) snapshot(offset int64) error {
 		return fmt.Errorf("verify %s: %w", c.dir, err)
 	}
 	for _, e := range entries {
-		known, ok := c.producers.byID[e.ProducerID]
+		known, ok := c.replay.producers.byID[e.ProducerID]
 		if !ok {
 			continue // its batches were deleted by retention
+		}
+		if first := known.txnFirstOffset; first != e.CurrentTxnFirstOffset && (first < 0 || e.CurrentTxnFirstOffset >= c.firstBase || e.CurrentTxnFirstOffset < 0) {
+			c.find(SeverityWarning, name, "producer %d: open transaction from offset %d, the batches say %d", e.ProducerID, e.CurrentTxnFirstOffset, first)
 		}
 		if known.count > 0 && (e.LastOffset != known.batches[0].lastOffset || e.LastSequence != known.batches[0].lastSequence || e.ProducerEpoch != known.epoch) {
 			c.find(SeverityWarning, name, "producer %d: last sequence %d at offset %d, the batches say %d at %d", e.ProducerID,

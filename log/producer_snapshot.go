@@ -26,7 +26,9 @@ import (
 //	   order: number of older batches u8, each
 //	   first sequence i32 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64 (newest first)
 //	.. number of decided transactions u32, each first offset i64 | offset of the marker i64, ascending by marker
-//	.. of the segment that the offset lies in: number of aborted transactions in its index u32, their CRC-32C u32
+//	.. of the segment that the offset lay in: its base i64, number of aborted transactions in its index u32, their
+//	   CRC-32C u32. A snapshot taken at a roll says nothing (abortedUnknown): the segment was still to be made, and if that is
+//	   cut away again the offset lies in the one before.
 //
 // With the magic "MRPW" the file ends behind the older batches: it was written when there were no transactions.
 const (
@@ -39,14 +41,21 @@ const (
 	snapshotDecidedBytes = 16
 )
 
+// What stands for the base of a segment in a snapshot that tells of none.
+const (
+	// abortedUnknown: Kafka wrote it, or it was taken at a roll.
+	abortedUnknown int64 = -1
+	// abortedNever: it was written when there were no transactions.
+	abortedNever int64 = -2
+)
+
 // snapshot is the content of a producer snapshot.
 type snapshot struct {
 	producers    producers
 	transactions transactions
-	// aborted is what the index of aborted transactions of the segment held that the offset lies in.
-	aborted abortedSum
-	// foreign says that Kafka wrote it: what is not in its format is unknown.
-	foreign bool
+	// aborted is what the index of aborted transactions of the segment with that base held, abortedUnknown: of none.
+	aborted     abortedSum
+	abortedBase int64
 }
 
 // snapshot encodes the producers as of offset, which is the end of the log; seg is the segment that it lies in, nil if
@@ -55,21 +64,22 @@ func (l *Log) snapshot(offset int64, seg *segment) []byte {
 	l.mu.Lock()
 	decided := slices.Clone(l.mu.transactions.decided)
 	var sum abortedSum
+	base := abortedUnknown
 	if seg != nil {
-		sum = seg.aborted.sum
+		sum, base = seg.aborted.sumOf(), seg.base
 	}
 	l.mu.Unlock()
-	return l.producers.encode(offset, decided, sum)
+	return l.producers.encode(offset, decided, base, sum)
 }
 
 // encode writes the snapshot of the producers as of offset.
-func (p *producers) encode(offset int64, decided []decidedTransaction, aborted abortedSum) []byte {
+func (p *producers) encode(offset int64, decided []decidedTransaction, abortedBase int64, aborted abortedSum) []byte {
 	ids := make([]int64, 0, len(p.byID))
 	for id := range p.byID {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
-	b := make([]byte, 0, snapshotHeaderBytes+len(ids)*(snapshotEntryBytes+1)+len(decided)*snapshotDecidedBytes+24)
+	b := make([]byte, 0, snapshotHeaderBytes+len(ids)*(snapshotEntryBytes+1)+len(decided)*snapshotDecidedBytes+32)
 	b = binary.BigEndian.AppendUint16(b, snapshotVersion)
 	b = binary.BigEndian.AppendUint32(b, 0)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(ids)))
@@ -107,6 +117,7 @@ func (p *producers) encode(offset int64, decided []decidedTransaction, aborted a
 		b = binary.BigEndian.AppendUint64(b, uint64(d.first))
 		b = binary.BigEndian.AppendUint64(b, uint64(d.marker))
 	}
+	b = binary.BigEndian.AppendUint64(b, uint64(abortedBase))
 	b = binary.BigEndian.AppendUint32(b, uint32(aborted.count))
 	b = binary.BigEndian.AppendUint32(b, aborted.checksum)
 	binary.BigEndian.PutUint32(b[2:], crc32.Checksum(b[6:], castagnoli))
@@ -157,9 +168,8 @@ func decodeSnapshot(b []byte, offset, now int64) (snapshot, error) {
 		p.byID[int64(binary.BigEndian.Uint64(rest))] = e
 		rest = rest[snapshotEntryBytes:]
 	}
-	s := snapshot{producers: p, transactions: transactions{open: openOf(&p, now)}}
+	s := snapshot{producers: p, transactions: transactions{open: openOf(&p, now)}, abortedBase: abortedUnknown}
 	if len(rest) == 0 {
-		s.foreign = true
 		return s, nil // written by Kafka
 	}
 	if len(rest) < 12 {
@@ -194,7 +204,9 @@ func decodeSnapshot(b []byte, offset, now int64) (snapshot, error) {
 			rest = rest[snapshotBatchBytes:]
 		}
 	}
-	if magic == snapshotMagic {
+	if magic == snapshotWindowMagic {
+		s.abortedBase = abortedNever
+	} else {
 		var err error
 		if rest, err = s.decodeTransactions(rest); err != nil {
 			return bad("%v", err)
@@ -214,7 +226,7 @@ func (s *snapshot) decodeTransactions(b []byte) (rest []byte, err error) {
 		return nil, errCutShort
 	}
 	n := int64(binary.BigEndian.Uint32(b))
-	if b = b[4:]; int64(len(b)) < n*snapshotDecidedBytes+8 {
+	if b = b[4:]; int64(len(b)) < n*snapshotDecidedBytes+16 {
 		return nil, errCutShort
 	}
 	for i := range n {
@@ -225,6 +237,7 @@ func (s *snapshot) decodeTransactions(b []byte) (rest []byte, err error) {
 		s.transactions.decided = append(s.transactions.decided, d)
 		b = b[snapshotDecidedBytes:]
 	}
-	s.aborted = abortedSum{count: int(binary.BigEndian.Uint32(b)), checksum: binary.BigEndian.Uint32(b[4:])}
-	return b[8:], nil
+	s.abortedBase = int64(binary.BigEndian.Uint64(b))
+	s.aborted = abortedSum{count: int(binary.BigEndian.Uint32(b[8:])), checksum: binary.BigEndian.Uint32(b[12:])}
+	return b[16:], nil
 }

@@ -236,12 +236,13 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		}
 		decided := []decidedTransaction{{3, 70}, {1, 71}}[:rapid.IntRange(0, 2).Draw(t, "decided")]
 		sum := abortedSum{count: rapid.IntRange(0, 9).Draw(t, "aborted"), checksum: rapid.Uint32().Draw(t, "checksum")}
-		b := p.encode(600, decided, sum)
+		b := p.encode(600, decided, 590, sum)
 		s, err := decodeSnapshot(b, 600, 5)
 		require.NoError(t, err)
 		require.ElementsMatch(t, decided, s.transactions.decided)
 		require.Equal(t, openOf(&p, 5), s.transactions.open)
 		require.Equal(t, sum, s.aborted)
+		require.Equal(t, int64(590), s.abortedBase)
 		q := s.producers
 		require.Equal(t, len(p.byID), len(q.byID))
 		for id, e := range p.byID {

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/millrace/millrace/log/record"
+	"github.com/millrace/millrace/log/vfs"
 )
 
 // walkTo returns the position of the first batch that ends behind offset, the end of the file if there is none, and the
@@ -316,5 +317,27 @@ func (r *recovery) truncateIndexes(seg *segment) error {
 		r.files[name] = want
 		r.touched = true
 	}
-	return nil
+	return r.truncateAborted(seg)
+}
+
+// truncateAborted makes the file of aborted transactions as long as the index says: the scan adds what is behind it.
+func (r *recovery) truncateAborted(seg *segment) error {
+	name := offsetFileName(seg.base, txnIndexSuffix)
+	have, ok := r.files[name]
+	switch {
+	case !ok:
+		return nil
+	case seg.aborted == nil:
+		r.touched = true
+		delete(r.files, name)
+		if err := r.d.cfg.FS.Remove(vfs.Join(r.path, name)); err != nil && !absent(err) {
+			return err
+		}
+		return nil
+	case have == int64(seg.aborted.flushed)*abortedEntryBytes:
+		return nil
+	}
+	r.touched = true
+	r.files[name] = int64(seg.aborted.flushed) * abortedEntryBytes
+	return r.log.truncateFile(&seg.aborted.file, r.files[name])
 }

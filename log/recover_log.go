@@ -142,10 +142,8 @@ func (r *recovery) openSegments() error {
 		seg.size = r.files[offsetFileName(base, logSuffix)]
 		if i+1 < len(bases) && bases[i+1] <= r.state.start {
 			r.log.logger().Info("segment deleted", "segment", base, "bytes", seg.size, "reason", "below the start offset", "start_offset", r.state.start)
-			for _, name := range [...]string{seg.log.path, seg.offsets.path, seg.times.path} {
-				if err := r.d.cfg.FS.Remove(name); err != nil && !absent(err) {
-					return err
-				}
+			if err := r.unlink(seg); err != nil {
+				return err
 			}
 			r.touched = true
 			continue
@@ -159,7 +157,25 @@ func (r *recovery) openSegments() error {
 		if seg := r.segment(g.base); seg != nil {
 			seg.next, seg.maxTimestamp, seg.maxTimestampOffset, seg.appendedMillis = g.next, g.maxTimestamp, g.maxTimestampOffset, g.appendedMillis
 			seg.indexesSynced = true
+			if g.aborted.count > 0 {
+				seg.aborted = &abortedIndex{file: seg.abortedRef(r.path), sum: g.aborted, flushed: g.aborted.count}
+			}
 		}
+	}
+	return r.removeOrphans()
+}
+
+// removeOrphans removes the indexes of aborted transactions of segments that are gone: an unlink was interrupted. A new
+// segment of that base must not begin with them.
+func (r *recovery) removeOrphans() error {
+	for _, name := range slices.Sorted(maps.Keys(r.files)) {
+		if base, suffix, ok := parseOffsetFileName(name); !ok || suffix != txnIndexSuffix || r.segment(base) != nil {
+			continue
+		}
+		if err := r.d.cfg.FS.Remove(vfs.Join(r.path, name)); err != nil && !absent(err) {
+			return err
+		}
+		delete(r.files, name)
 	}
 	return nil
 }
@@ -185,7 +201,7 @@ func (r *recovery) finishCut() error {
 	}
 	if len(r.segments) > 0 {
 		seg := r.segments[len(r.segments)-1]
-		seg.next, seg.maxTimestamp, seg.maxTimestampOffset = seg.base, -1, -1
+		seg.next, seg.maxTimestamp, seg.maxTimestampOffset, seg.aborted = seg.base, -1, -1, nil
 		position, _, err := r.walkTo(seg, cut)
 		if err != nil {
 			return err
@@ -224,7 +240,8 @@ func (r *recovery) finishCut() error {
 // unlink removes the files of a segment.
 func (r *recovery) unlink(seg *segment) error {
 	r.log.releaseSegment(seg)
-	for _, name := range [...]string{seg.log.path, seg.offsets.path, seg.times.path} {
+	aborted := seg.abortedRef(r.path)
+	for _, name := range [...]string{seg.log.path, seg.offsets.path, seg.times.path, aborted.path} {
 		if err := r.d.cfg.FS.Remove(name); err != nil && !absent(err) {
 			return err
 		}

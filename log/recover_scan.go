@@ -99,6 +99,16 @@ func (r *recovery) scan() error {
 func (r *recovery) producersAtFloor(i int) error {
 	l := r.log
 	s := l.loadSnapshot(r.floor)
+	at := r.segments[i]
+	aborted, flushed, err := r.abortedBefore(at, s)
+	if err != nil {
+		return err
+	}
+	s.aborted = func(e abortedEntry) {
+		if e.last >= at.base {
+			aborted = append(aborted, e)
+		}
+	}
 	if s.offset < r.floor {
 		for k := segmentAt(r.segments, s.offset); k <= i; k++ {
 			if err := l.replaySegment(s, r.segments[k], s.offset, r.floor); err != nil {
@@ -107,9 +117,65 @@ func (r *recovery) producersAtFloor(i int) error {
 		}
 	}
 	l.producers, l.mu.transactions = s.producers, s.transactions
+	if at.aborted = at.newAborted(r.path, aborted, flushed); at.aborted != nil {
+		if err := l.flushAborted(at); err != nil {
+			return err
+		}
+	}
+	if err := r.abortedUnlisted(i); err != nil {
+		return err
+	}
 	if s.offset < r.floor {
 		// Else the next start would replay as much again.
 		l.pendingSnapshots = []pendingSnapshot{{r.floor, l.snapshot(r.floor, r.segments[i])}}
+	}
+	return nil
+}
+
+// abortedBefore returns the aborted transactions of the segment that holds the floor whose markers lie below a snapshot,
+// and the number of those that its index file holds. The file is believed if it is what the snapshot says.
+func (r *recovery) abortedBefore(at *segment, s *replay) (entries []abortedEntry, flushed int, err error) {
+	if s.offset <= at.base {
+		return nil, 0, nil
+	}
+	at.aborted = nil
+	if s.sumBase == abortedNever {
+		return nil, 0, nil
+	}
+	if s.sumBase == at.base {
+		if s.sum.count > 0 {
+			at.aborted = &abortedIndex{file: at.abortedRef(r.path), sum: s.sum, flushed: s.sum.count}
+		}
+		if entries, err = r.log.abortedEntries(at); err == nil {
+			return entries, len(entries), nil
+		}
+		if !errors.Is(err, errAbortedBad) && !isGone(err) {
+			return nil, 0, err
+		}
+		r.log.logger().Warn("index of aborted transactions is missing or bad and is rebuilt from the batches", "segment", at.base, "error", err)
+		r.d.metrics.indexRebuilds.Inc()
+	}
+	entries, err = r.log.abortedOf(r.segments, at, s.offset)
+	return entries, 0, err
+}
+
+// abortedUnlisted makes the indexes of aborted transactions of segments below the floor that the manifest does not list
+// yet.
+func (r *recovery) abortedUnlisted(i int) error {
+	listed := int64(-1)
+	if n := len(r.state.sealed); n > 0 {
+		listed = r.state.sealed[n-1].base
+	}
+	for _, seg := range r.segments[:i] {
+		if seg.base <= listed {
+			continue
+		}
+		entries, err := r.log.abortedOf(r.segments, seg, seg.next)
+		if err != nil {
+			return err
+		}
+		seg.aborted = seg.newAborted(r.path, entries, 0)
+		seg.indexesSynced = seg.indexesSynced && len(entries) == 0
 	}
 	return nil
 }
@@ -222,7 +288,7 @@ func (r *recovery) scanSegment(seg *segment, expected int64) (next int64, torn, 
 		}
 		if step, ok := l.producers.update(&hdr, marker, 0, false); ok {
 			if e, aborted := l.mu.transactions.apply(step, 0); aborted {
-				seg.aborted.add(e)
+				l.addAborted(seg, e)
 			}
 		}
 		expected = hdr.NextOffset()

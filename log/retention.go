@@ -3,7 +3,7 @@ package log
 import "time"
 
 // retain deletes old segments by time and by size. Never from a topic whose cleanup.policy lacks delete, never above
-// the high watermark (L17); each deletion is logged with its reason (I16).
+// the last stable offset (L17); each deletion is logged with its reason (I16).
 func (l *Log) retain(wallMillis int64) {
 	s := l.settings.Load()
 	if l.usable() != nil {
@@ -41,11 +41,11 @@ func (s *segment) recordMillis() int64 {
 func (l *Log) retainByTime(wallMillis int64, age time.Duration) {
 	horizon := wallMillis - age.Milliseconds()
 	l.mu.Lock()
-	segments, highWatermark := l.mu.segments, max(l.mu.highWatermark, l.mu.start)
+	segments, stable := l.mu.segments, l.lastStableLocked()
 	start := int64(-1)
 	var expired *segment
 	for i, seg := range segments {
-		if seg.size == 0 || seg.recordMillis() >= horizon || seg.next > highWatermark {
+		if seg.size == 0 || seg.recordMillis() >= horizon || seg.next > stable {
 			break
 		}
 		start = seg.next
@@ -65,11 +65,11 @@ func (l *Log) retainByTime(wallMillis int64, age time.Duration) {
 // retainBySize deletes leading segments while the others have at least the given size.
 func (l *Log) retainBySize(bytes int64) {
 	l.mu.Lock()
-	segments, highWatermark := l.mu.segments, max(l.mu.highWatermark, l.mu.start)
+	segments, stable := l.mu.segments, l.lastStableLocked()
 	excess := l.mu.sizeBytes - bytes
 	start := int64(-1)
 	for _, seg := range segments[:len(segments)-1] {
-		if excess < seg.size || seg.next > highWatermark {
+		if excess < seg.size || seg.next > stable {
 			break
 		}
 		excess -= seg.size

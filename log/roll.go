@@ -79,6 +79,7 @@ func (l *Log) roll(base int64, reason string) error {
 	l.mu.dirChanged++
 	old.offsetIndex.sealed()
 	old.timeIndex.sealed()
+	old.aborted.seal()
 	l.mu.Unlock()
 	l.dir.metrics.rolls.WithLabelValues(reason).Inc()
 	l.logger().Debug("segment rolled", "segment", base, "reason", reason)
@@ -109,7 +110,10 @@ func (l *Log) flushIndexes(seg *segment) error {
 	if err := l.flushIndex(&seg.offsets, &seg.offsetIndex, seg.base); err != nil {
 		return err
 	}
-	return l.flushIndex(&seg.times, &seg.timeIndex, seg.base)
+	if err := l.flushIndex(&seg.times, &seg.timeIndex, seg.base); err != nil {
+		return err
+	}
+	return l.flushAborted(seg)
 }
 
 func (l *Log) flushIndex(ref *fileRef, x *index, base int64) error {

@@ -116,7 +116,7 @@ func (l *Log) scrubSegment(seg *segment, s *scrubber, limit int64) (int64, error
 		if b == nil {
 			n := scan.pos - s.position
 			s.skip(l, seg)
-			return max(n, 1), nil
+			return max(n, 1), l.scrubAborted(seg)
 		}
 		scan.skip(b)
 	}

@@ -33,8 +33,8 @@ type segment struct {
 	written, synced uint64
 	// offsetIndex and timeIndex lead to batches.
 	offsetIndex, timeIndex index
-	// aborted are the aborted transactions whose markers are in this segment.
-	aborted abortedIndex
+	// aborted are the aborted transactions whose markers are in this segment; nil: none.
+	aborted *abortedIndex
 
 	// The following belong to the writer (Log.w).
 
@@ -63,6 +63,20 @@ func newSegment(dir string, base int64) *segment {
 		offsetIndex:        index{kind: offsetIndexKind},
 		timeIndex:          index{kind: timeIndexKind},
 	}
+}
+
+// indexesFlushed says that the index files hold all entries.
+func (s *segment) indexesFlushed() bool {
+	return s.offsetIndex.flushed == s.offsetIndex.count && s.timeIndex.flushed == s.timeIndex.count && s.aborted.unflushed() == 0
+}
+
+// refs returns the files of the segment, that of the batches first. Caller is the writer.
+func (s *segment) refs() []*fileRef {
+	refs := []*fileRef{&s.log, &s.offsets, &s.times}
+	if s.aborted != nil {
+		refs = append(refs, &s.aborted.file)
+	}
+	return refs
 }
 
 // view is what a reader copies of a segment under Log.mu.
@@ -111,6 +125,7 @@ func (s *segment) sealedEntry() sealedSegment {
 	return sealedSegment{
 		base: s.base, next: s.next, sizeBytes: s.size,
 		maxTimestamp: s.maxTimestamp, maxTimestampOffset: s.maxTimestampOffset, appendedMillis: s.appendedMillis,
+		aborted: s.aborted.sumOf(),
 	}
 }
 

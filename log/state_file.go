@@ -38,6 +38,8 @@ type sealedSegment struct {
 	maxTimestamp, maxTimestampOffset int64
 	// appendedMillis is the wall clock at the last append, the floor of retention for future-dated records (L15).
 	appendedMillis int64
+	// aborted is what the index of aborted transactions must hold.
+	aborted abortedSum
 }
 
 // Version 1 of millrace.state, big endian:
@@ -51,20 +53,32 @@ type sealedSegment struct {
 //	58 partition i32
 //	62 length of the topic name u16, topic name
 //	.. number of sealed segments u32, each 48 bytes: base, next, size, max timestamp, its offset, append time
+//
+// In version 2 each sealed segment has 8 bytes more: number and CRC-32C of its aborted transactions. It is written only if
+// there are any, so that an older release can still read the partitions that it could have written.
 const (
-	stateMagic    = 0x4d525354 // "MRST"
-	stateVersion  = 1
-	stateMinBytes = 68
-	sealedBytes   = 48
+	stateMagic          = 0x4d525354 // "MRST"
+	stateVersion        = 1
+	stateVersionAborted = 2
+	stateMinBytes       = 68
+	sealedBytes         = 48
+	sealedAbortedBytes  = 8
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func (s *state) encode() []byte {
+	version, sealedBytes := stateVersion, sealedBytes
+	for _, g := range s.sealed {
+		if g.aborted.count > 0 {
+			version, sealedBytes = stateVersionAborted, sealedBytes+sealedAbortedBytes
+			break
+		}
+	}
 	b := make([]byte, 0, stateMinBytes+len(s.topic)+sealedBytes*len(s.sealed))
 	b = binary.BigEndian.AppendUint32(b, stateMagic)
 	b = binary.BigEndian.AppendUint32(b, 0)
-	b = binary.BigEndian.AppendUint16(b, stateVersion)
+	b = binary.BigEndian.AppendUint16(b, uint16(version))
 	b = append(b, s.topicID[:]...)
 	b = binary.BigEndian.AppendUint64(b, s.logID)
 	b = binary.BigEndian.AppendUint64(b, uint64(s.start))
@@ -77,6 +91,10 @@ func (s *state) encode() []byte {
 	for _, g := range s.sealed {
 		for _, v := range [...]int64{g.base, g.next, g.sizeBytes, g.maxTimestamp, g.maxTimestampOffset, g.appendedMillis} {
 			b = binary.BigEndian.AppendUint64(b, uint64(v))
+		}
+		if version == stateVersionAborted {
+			b = binary.BigEndian.AppendUint32(b, uint32(g.aborted.count))
+			b = binary.BigEndian.AppendUint32(b, g.aborted.checksum)
 		}
 	}
 	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(b[8:], castagnoli))
@@ -100,8 +118,13 @@ func decodeState(b []byte) (state, error) {
 	if want, got := binary.BigEndian.Uint32(b[4:]), crc32.Checksum(b[8:], castagnoli); want != got {
 		return bad("checksum %08x, computed %08x", want, got)
 	}
-	if v := binary.BigEndian.Uint16(b[8:]); v != stateVersion {
-		return bad("version %d is unknown to this release", v)
+	version, sealedBytes := int(binary.BigEndian.Uint16(b[8:])), sealedBytes
+	switch version {
+	case stateVersion:
+	case stateVersionAborted:
+		sealedBytes += sealedAbortedBytes
+	default:
+		return bad("version %d is unknown to this release", version)
 	}
 	s := state{
 		topicID:       [16]byte(b[10:26]),
@@ -119,7 +142,7 @@ func decodeState(b []byte) (state, error) {
 	s.topic, rest = string(rest[:n]), rest[n:]
 	count := int64(binary.BigEndian.Uint32(rest))
 	rest = rest[4:]
-	if int64(len(rest)) != count*sealedBytes {
+	if int64(len(rest)) != count*int64(sealedBytes) {
 		return bad("%d sealed segments in %d bytes", count, len(rest))
 	}
 	s.sealed = make([]sealedSegment, count)
@@ -128,6 +151,10 @@ func decodeState(b []byte) (state, error) {
 		for _, field := range [...]*int64{&g.base, &g.next, &g.sizeBytes, &g.maxTimestamp, &g.maxTimestampOffset, &g.appendedMillis} {
 			*field = int64(binary.BigEndian.Uint64(rest))
 			rest = rest[8:]
+		}
+		if version == stateVersionAborted {
+			g.aborted = abortedSum{count: int(binary.BigEndian.Uint32(rest)), checksum: binary.BigEndian.Uint32(rest[4:])}
+			rest = rest[sealedAbortedBytes:]
 		}
 	}
 	switch {

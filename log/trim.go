@@ -7,11 +7,11 @@ import (
 	"github.com/millrace/millrace/log/vfs"
 )
 
-// TrimPrefix moves the start of the log to start, which must not exceed the high watermark (L17), and unlinks the
+// TrimPrefix moves the start of the log to start, which must not exceed the last stable offset (L17), and unlinks the
 // segments that lie wholly below it. The new start is durable before the first unlink, and never lies in unsynced
 // bytes (W15). A start at or below the present one is nothing to do.
 //
-// Errors: ErrOffsetOutOfRange above the high watermark, ErrPoisoned, ErrClosed.
+// Errors: ErrOffsetOutOfRange above the last stable offset, ErrPoisoned, ErrClosed.
 func (l *Log) TrimPrefix(start int64) error {
 	_, err := l.trimPrefix(start, "delete records")
 	return err
@@ -26,7 +26,7 @@ func (l *Log) trimPrefix(start int64, reason string) (freed int64, err error) {
 		return 0, err
 	}
 	l.mu.Lock()
-	old, limit, recoveryPoint := l.mu.start, max(l.mu.highWatermark, l.mu.start), l.mu.recoveryPoint
+	old, limit, recoveryPoint := l.mu.start, l.lastStableLocked(), l.mu.recoveryPoint
 	below := l.belowStartLocked()
 	l.mu.Unlock()
 	if start <= old && !below {
@@ -34,7 +34,7 @@ func (l *Log) trimPrefix(start int64, reason string) (freed int64, err error) {
 	}
 	start = max(start, old)
 	if start > limit {
-		return 0, fmt.Errorf("trim %s to %d: %w: the high watermark is %d", l, start, ErrOffsetOutOfRange, limit)
+		return 0, fmt.Errorf("trim %s to %d: %w: stable up to %d", l, start, ErrOffsetOutOfRange, limit)
 	}
 	if recoveryPoint < start && !l.dir.cfg.mutants.has(mutantStartUnsynced) {
 		err := l.advanceLocked()
@@ -116,9 +116,9 @@ func (l *Log) belowStartLocked() bool {
 // or above the end, of what the state file says: the next recovery removes it.
 func (l *Log) unlinkSegment(seg *segment) {
 	l.releaseSegment(seg)
-	for _, name := range [...]string{seg.log.path, seg.offsets.path, seg.times.path} {
-		if err := l.dir.cfg.FS.Remove(name); err != nil && !isGone(err) {
-			l.logger().Warn("file of a deleted segment could not be unlinked", "file", name, "error", err)
+	for _, ref := range seg.refs() {
+		if err := l.dir.cfg.FS.Remove(ref.path); err != nil && !isGone(err) {
+			l.logger().Warn("file of a deleted segment could not be unlinked", "file", ref.path, "error", err)
 		}
 	}
 }

@@ -75,9 +75,9 @@ func (l *Log) restart(start int64, segments []*segment) error {
 	for k := len(segments) - 1; k >= 0; k-- {
 		seg := segments[k]
 		l.releaseSegment(seg)
-		for _, name := range [...]string{seg.log.path, seg.offsets.path, seg.times.path} {
-			if err := fsys.Remove(name); err != nil && !isGone(err) {
-				return l.dir.fail(fmt.Errorf("truncate %s: unlink %s: %w", l, name, err))
+		for _, ref := range seg.refs() {
+			if err := fsys.Remove(ref.path); err != nil && !isGone(err) {
+				return l.dir.fail(fmt.Errorf("truncate %s: unlink %s: %w", l, ref.path, err))
 			}
 		}
 	}
@@ -212,9 +212,9 @@ func (l *Log) cut(start, cut, position int64, segments []*segment, i int) error 
 	for k := len(segments) - 1; k > i; k-- {
 		seg := segments[k]
 		l.releaseSegment(seg)
-		for _, name := range [...]string{seg.log.path, seg.offsets.path, seg.times.path} {
-			if err := fsys.Remove(name); err != nil && !isGone(err) {
-				return l.dir.fail(fmt.Errorf("truncate %s: unlink %s: %w", l, name, err))
+		for _, ref := range seg.refs() {
+			if err := fsys.Remove(ref.path); err != nil && !isGone(err) {
+				return l.dir.fail(fmt.Errorf("truncate %s: unlink %s: %w", l, ref.path, err))
 			}
 		}
 	}
@@ -238,6 +238,9 @@ func (l *Log) cut(start, cut, position int64, segments []*segment, i int) error 
 	}
 	if err := l.replayProducers(kept, cut); err != nil {
 		return l.dir.fail(err)
+	}
+	if err := l.cutAborted(kept, seg, cut); err != nil {
+		return l.dir.fail(fmt.Errorf("truncate aborted transactions of segment %d of %s to %d: %w", seg.base, l, cut, err))
 	}
 	intent.cut = -1
 	if l.dir.cfg.mutants.has(mutantIntentStays) {
@@ -390,6 +393,9 @@ type replay struct {
 	transactions transactions
 	// offset is that of the snapshot, or the first offset of the log without one.
 	offset int64
+	// sum is that of the aborted transactions which the index of the segment with base sumBase held.
+	sum     abortedSum
+	sumBase int64
 	// now is the clock at which the producers count as seen.
 	now int64
 	// aborted, if not nil, is called for each abort marker.
@@ -468,12 +474,12 @@ func (l *Log) loadSnapshot(end int64) *replay {
 			var s snapshot
 			l.dir.readBytes.Add(int64(len(b)))
 			if s, err = decodeSnapshot(b, offset, now); err == nil {
-				return &replay{producers: s.producers, transactions: s.transactions, offset: offset, now: now}
+				return &replay{producers: s.producers, transactions: s.transactions, offset: offset, sum: s.aborted, sumBase: s.abortedBase, now: now}
 			}
 		}
 		l.logger().Warn("producer snapshot is unreadable and removed; the state is replayed from the batches", "offset", offset, "error", err)
 		_ = l.dir.cfg.FS.Remove(name)
 		l.snapshots = slices.Delete(l.snapshots, i, i+1)
 	}
-	return &replay{producers: newProducers(), now: now}
+	return &replay{producers: newProducers(), sumBase: abortedUnknown, now: now}
 }

@@ -23,11 +23,12 @@ import (
 // dumpLine is one line of log dump --format json: one batch, entry or file.
 type dumpLine struct {
 	File     string                     `json:"file" doc:"path"`
-	Kind     string                     `json:"kind" doc:"segment, offset-index, time-index, producer-snapshot, leader-epochs, partition-metadata, state, checkpoint, write-ahead-log"`
+	Kind     string                     `json:"kind" doc:"segment, offset-index, time-index, transaction-index, producer-snapshot, leader-epochs, partition-metadata, state, checkpoint, write-ahead-log"`
 	Batch    *log.BatchInfo             `json:"batch,omitempty" doc:"a record batch of a segment"`
 	Records  []dumpRecord               `json:"records,omitempty" doc:"with --deep or --data: the batch's records"`
 	Offset   *log.OffsetIndexEntry      `json:"offset_entry,omitempty" doc:"an entry of an offset index"`
 	Time     *log.TimeIndexEntry        `json:"time_entry,omitempty" doc:"an entry of a time index"`
+	Aborted  *log.AbortedIndexEntry     `json:"aborted_entry,omitempty" doc:"an entry of an index of aborted transactions"`
 	Producer *log.SnapshotEntry         `json:"producer,omitempty" doc:"a producer of a snapshot"`
 	Epoch    *log.EpochEntry            `json:"epoch,omitempty" doc:"a leader epoch"`
 	Metadata *log.PartitionMetadataInfo `json:"metadata,omitempty" doc:"the partition's topic id"`
@@ -58,7 +59,7 @@ func logDumpCommand() *cli.Command {
 		Name:      "dump",
 		Usage:     "print what is in files of a data directory, as Kafka's DumpLogSegments does",
 		ArgsUsage: "FILE…",
-		Description: "Files may be segments (.log), indexes (.index, .timeindex), producer snapshots, leader epochs, partition metadata, state and\n" +
+		Description: "Files may be segments (.log), indexes (.index, .timeindex, .txnindex), producer snapshots, leader epochs, partition metadata, state and\n" +
 			"checkpoint files, files of the write-ahead log, or directories of partitions. Nothing is written; the broker may run meanwhile.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "data", Usage: "keys, values and headers of each record"},
@@ -192,6 +193,14 @@ func (d *dumper) file(name string) error {
 			d.entry(l, "timestamp: %d offset: %d\n", entries[i].Timestamp, entries[i].Offset)
 		}
 		return err
+	case log.FileAbortedIndex:
+		entries, err := log.InspectAbortedIndex(fsys, name)
+		for i := range entries {
+			a := &entries[i]
+			l.Aborted = a
+			d.entry(l, "version: 0 producerId: %d firstOffset: %d lastOffset: %d lastStableOffset: %d\n", a.ProducerID, a.FirstOffset, a.LastOffset, a.LastStableOffset)
+		}
+		return err
 	case log.FileProducerSnapshot:
 		_, producers, err := log.InspectSnapshot(fsys, name)
 		for i := range producers {
@@ -312,6 +321,15 @@ func (d *dumper) segment(fsys vfs.FS, name string) error {
 			b.Position, b.TimestampType, b.MaxTimestamp, b.SizeBytes, b.Magic, codec, b.CRC, b.CRCValid)
 		for _, r := range records {
 			d.printf("| offset: %d %s: %d keySize: %d valueSize: %d sequence: %d headerKeys: [%s]", r.Offset, b.TimestampType, r.Timestamp, r.KeySize, r.ValueSize, r.Sequence, strings.Join(r.HeaderKeys, ","))
+			if b.Marker != "" {
+				d.printf(" endTxnMarker: %s coordinatorEpoch: %d", strings.ToUpper(b.Marker), *b.CoordinatorEpoch)
+			} else if b.Control {
+				d.printf(" controlType: UNKNOWN")
+			}
+			if b.Control {
+				d.printf("\n")
+				continue
+			}
 			if d.data && r.description.Key != nil {
 				d.printf(" key: %s", r.description.Key)
 			}
