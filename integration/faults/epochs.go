@@ -61,7 +61,7 @@ func (r *run) refresh(ctx context.Context, cl *kgo.Client) (*kmsg.MetadataRespon
 	ctx, cancel := context.WithTimeout(ctx, 4*time.Second)
 	defer cancel()
 	req := kmsg.NewPtrMetadataRequest()
-	for _, topic := range topics {
+	for _, topic := range r.topics {
 		t := kmsg.NewMetadataRequestTopic()
 		t.Topic = kmsg.StringPtr(topic)
 		req.Topics = append(req.Topics, t)
@@ -110,11 +110,11 @@ func (r *run) unhealthy(ctx context.Context) error {
 		if len(resp.Brokers) != len(r.cluster.Nodes) {
 			return fmt.Errorf("node %d knows %d of %d brokers", n.Index, len(resp.Brokers), len(r.cluster.Nodes))
 		}
-		if len(resp.Topics) != len(topics) {
-			return fmt.Errorf("node %d knows %d of %d topics", n.Index, len(resp.Topics), len(topics))
+		if len(resp.Topics) != len(r.topics) {
+			return fmt.Errorf("node %d knows %d of %d topics", n.Index, len(resp.Topics), len(r.topics))
 		}
 		for _, t := range resp.Topics {
-			if t.ErrorCode != 0 || len(t.Partitions) != partitionsPerTopic {
+			if t.ErrorCode != 0 || len(t.Partitions) != r.perTopic {
 				return fmt.Errorf("node %d: %s has %d partitions and error %d", n.Index, *t.Topic, len(t.Partitions), t.ErrorCode)
 			}
 			for _, p := range t.Partitions {
@@ -136,7 +136,7 @@ func (r *run) unhealthy(ctx context.Context) error {
 		return err
 	}
 	defer cl.Close()
-	if _, err := askEnds(ctx, cl); err != nil {
+	if _, err := r.askEnds(ctx, cl); err != nil {
 		return fmt.Errorf("ask for the ends: %w", err)
 	}
 	return nil

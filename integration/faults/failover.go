@@ -105,7 +105,7 @@ type sample struct {
 
 // measureFailover prints how long the partitions that a victim led went without an acknowledgement.
 func measureFailover(ctx context.Context, o options) (code int, err error) {
-	r := &run{options: o, name: "failover", seed: o.seed, random: newRandom(o.seed), dir: filepath.Join(o.keep, "failover")}
+	r := &run{options: o, name: "failover", seed: o.seed, random: newRandom(o.seed), topics: topics, perTopic: partitionsPerTopic, dir: filepath.Join(o.keep, "failover")}
 	if err := errors.Join(os.RemoveAll(r.dir), os.MkdirAll(r.dir, 0o755)); err != nil {
 		return 1, err
 	}

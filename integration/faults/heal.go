@@ -102,8 +102,8 @@ func (r *run) dumpFiles() {
 	stops.Wait()
 	for _, n := range r.cluster.Nodes {
 		r.scanFile(n.Index, n.LogFile)
-		for _, topic := range topics {
-			for p := range int32(partitionsPerTopic) {
+		for _, topic := range r.topics {
+			for p := range int32(r.perTopic) {
 				if err := r.dumpPartition(n, topic, p); err != nil {
 					r.fail("node %d: %v", n.Index, err)
 				}
@@ -167,8 +167,8 @@ func rotKey(n *cluster.Node, folder string) string { return fmt.Sprintf("%d/%s",
 
 // rotted notes which replica a damage hit; where names the file.
 func (r *run) rotted(n *cluster.Node, where string) {
-	for _, topic := range topics {
-		for p := range partitionsPerTopic {
+	for _, topic := range r.topics {
+		for p := range r.perTopic {
 			if folder := fmt.Sprintf("%s-%d", topic, p); strings.Contains(where, folder+"/") {
 				if r.rotten == nil {
 					r.rotten = map[string]bool{}

@@ -164,9 +164,16 @@ func (o options) run(ctx context.Context, s *scenario, seed uint64) row {
 	if err := os.MkdirAll(r.dir, 0o755); err != nil {
 		r.fail("%v", err)
 	}
-	fmt.Printf("%s %s, seed %d\n", s.name, s.what, seed)
+	fmt.Printf("%s %s, seed %d, group failover %s\n", s.name, s.what, seed, failoverModes[seed%2])
 	if s.brokers > 0 {
 		r.brokers = s.brokers
+	}
+	r.topics, r.perTopic = topics, partitionsPerTopic
+	if s.perTopic > 0 {
+		r.perTopic = s.perTopic
+	}
+	if r.groups = s.groups; s.round != nil && r.groups == nil {
+		r.groups = usualGroups
 	}
 	length := o.each
 	if s.length > 0 {

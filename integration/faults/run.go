@@ -26,7 +26,7 @@ const (
 	drainPatience = 60 * time.Second
 )
 
-// The topics of the workload.
+// The topics that producers write to.
 var topics = []string{"orders", "events"}
 
 const partitionsPerTopic = 3
@@ -34,11 +34,14 @@ const partitionsPerTopic = 3
 // run is one cluster with its workload.
 type run struct {
 	options
-	name     string // of the scenario
-	seed     uint64
-	dir      string
-	random   *rand.Rand // the fault driver's; the workload has its own
-	cluster  *cluster.Cluster
+	name    string // of the scenario
+	seed    uint64
+	dir     string
+	random  *rand.Rand // the fault driver's; the workload has its own
+	cluster *cluster.Cluster
+	// topics are all there are, perTopic how many partitions each has.
+	topics   []string
+	perTopic int
 	history  *check.Writer
 	epochs   epochs
 	skipped  map[string]bool // faults that cannot be made here
@@ -54,6 +57,13 @@ type run struct {
 	senders, readers         sync.WaitGroup
 	sending, reading         context.Context
 	stopSending, stopReading context.CancelFunc
+	// members end once their groups have committed everything.
+	groups       []groupSpec
+	members      sync.WaitGroup
+	grouping     context.Context
+	stopGrouping context.CancelFunc
+	coordinators sync.Map         // group → *cluster.Node
+	lastRead     map[string]int64 // key → behind the last record that was read at the end
 }
 
 // newProcess gives a number that was never used in this history.
@@ -86,6 +96,7 @@ func (r *run) remark(format string, args ...any) {
 func (r *run) execute(ctx context.Context, s *scenario, length time.Duration) (report *check.Report, err error) {
 	defer func() {
 		r.endSenders()
+		r.endGroups()
 		r.endReaders()
 		if e := r.closeCluster(); err == nil {
 			err = e
@@ -122,6 +133,8 @@ func (r *run) execute(ctx context.Context, s *scenario, length time.Duration) (r
 	r.endSenders()
 	r.remark("read everything")
 	r.reread(ctx)
+	r.drainGroups(ctx)
+	r.endGroups()
 	r.endReaders()
 	r.remark("compare the metadata")
 	r.compareStates(ctx)
@@ -161,7 +174,7 @@ func (r *run) rounds(ctx context.Context, s *scenario, length time.Duration) {
 func (r *run) open(ctx context.Context, s *scenario) error {
 	cfg := cluster.Config{
 		Binary: r.binary, Dir: filepath.Join(r.dir, "brokers"), Brokers: r.brokers, MemoryMiB: r.memoryMiB, ClientProxy: s.proxy,
-		Set: append([]string{"auto.create.topics.enable=false", "millrace.metadata.snapshot.entries=50"}, s.set...),
+		Set: append(append([]string{"auto.create.topics.enable=false", "millrace.metadata.snapshot.entries=50"}, r.groupSet()...), s.set...),
 	}
 	if r.mutant != "" {
 		cfg.Env = append(cfg.Env, "MILLRACE_MUTANT="+r.mutant)
@@ -210,9 +223,9 @@ func (r *run) createTopics(ctx context.Context) error {
 	defer cl.Close()
 	req := kmsg.NewPtrCreateTopicsRequest()
 	req.TimeoutMillis = 20_000
-	for _, name := range topics {
+	for _, name := range r.topics {
 		t := kmsg.NewCreateTopicsRequestTopic()
-		t.Topic, t.NumPartitions, t.ReplicationFactor = name, partitionsPerTopic, int16(min(3, r.brokers))
+		t.Topic, t.NumPartitions, t.ReplicationFactor = name, int32(r.perTopic), int16(min(3, r.brokers))
 		least, segment := fmt.Sprint(min(2, r.brokers)), "1048576"
 		t.Configs = []kmsg.CreateTopicsRequestTopicConfig{{Name: "min.insync.replicas", Value: &least}, {Name: "segment.bytes", Value: &segment}}
 		req.Topics = append(req.Topics, t)
@@ -240,8 +253,8 @@ func (r *run) startWorkload() {
 	for range 2 {
 		r.senders.Go(r.produceIdempotent)
 	}
-	for _, topic := range topics {
-		for p := range int32(partitionsPerTopic) {
+	for _, topic := range r.topics {
+		for p := range int32(r.perTopic) {
 			r.senders.Go(func() { r.producePlain(topic, p) })
 		}
 	}
@@ -254,6 +267,7 @@ func (r *run) startWorkload() {
 	for i := range 3 {
 		r.senders.Go(func() { r.administer(r.seed ^ uint64(i+1)) })
 	}
+	r.startGroups()
 }
 
 // endSenders has producers and admins end, and waits until what they sent is answered; nothing when there are none.

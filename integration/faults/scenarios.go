@@ -18,6 +18,8 @@ type scenario struct {
 	length       time.Duration // of the faults, when not that of the flags
 	once         bool          // one round is the whole run
 	brokers      int           // when not that of the flags
+	perTopic     int           // partitions of a topic, when not the usual ones
+	groups       []groupSpec   // when not the usual ones
 	proxy        bool          // stand a proxy between clients and brokers
 	// round makes one fault, and ends it.
 	round func(ctx context.Context, r *run) error
@@ -26,7 +28,7 @@ type scenario struct {
 }
 
 var scenarios = []*scenario{
-	{name: "S1", what: "kill -9 of one, all, a leader, the controller", round: roundKill},
+	{name: "S1", what: "kill -9 of one, all, a leader, the controller, a coordinator", round: roundKill},
 	{name: "S2", what: "SIGSTOP for 1 to 25 s, then kill -9 of another", round: roundPause},
 	{name: "S3", what: "partitions: one, a ring, one way, leader from controller", links: true, round: roundPartition},
 	{name: "S4", what: "power cut of one, of all, of the last of the ISR", disks: true, round: roundPower},
@@ -34,6 +36,7 @@ var scenarios = []*scenario{
 	{name: "S6", what: "disks: EIO at sync, slow sync, full, frozen, 1 MiB/s", disks: true, round: roundDisk},
 	{name: "S7", what: "rot: bits, tails and files of a stopped broker, its metadata too", round: roundRot},
 	{name: "S7-raft", what: "rot in the metadata of a stopped broker, nothing else", round: roundRotRaft},
+	{name: "S11", what: "64 members of three groups join and leave, a broker is paused for 8 s", perTopic: 24, groups: churningGroups, round: roundChurn},
 }
 
 // between returns a random time.
@@ -56,7 +59,7 @@ func (r *run) other(than *cluster.Node) *cluster.Node {
 
 // someLeader is the leader of a random partition, as far as is known.
 func (r *run) someLeader() *cluster.Node {
-	key := check.Key(topics[r.random.IntN(len(topics))], int32(r.random.IntN(partitionsPerTopic)))
+	key := check.Key(r.topics[r.random.IntN(len(r.topics))], int32(r.random.IntN(r.perTopic)))
 	if n := r.epochs.of(key).node; n != nil {
 		return n
 	}
@@ -72,11 +75,13 @@ func (r *run) controller() *cluster.Node {
 
 // victim chooses a node and says why it.
 func (r *run) victim() (*cluster.Node, string) {
-	switch r.random.IntN(4) {
+	switch r.random.IntN(5) {
 	case 0:
 		return r.controller(), "the controller, "
 	case 1, 2:
 		return r.someLeader(), "a leader, "
+	case 3:
+		return r.coordinator(), "a coordinator, "
 	}
 	return r.anybody(), ""
 }

@@ -13,9 +13,9 @@ import (
 // consumer makes a client that reads every partition from its start, without a group, and notes it in the history.
 func (r *run) consumer(process int) (*kgo.Client, error) {
 	assigned := map[string]map[int32]kgo.Offset{}
-	for _, topic := range topics {
+	for _, topic := range r.topics {
 		assigned[topic] = map[int32]kgo.Offset{}
-		for p := range int32(partitionsPerTopic) {
+		for p := range int32(r.perTopic) {
 			assigned[topic][p] = kgo.NewOffset().AtStart()
 			r.history.Log(check.Op{F: check.Assign, Type: check.OK, Process: process, Key: check.Key(topic, p)})
 		}
@@ -38,20 +38,25 @@ func (r *run) noteFetches(f check.F, process int, fetches kgo.Fetches) {
 		if len(p.Records) == 0 {
 			return
 		}
-		o := check.Op{F: f, Type: check.OK, Process: process, Key: check.Key(p.Topic, p.Partition), Offset: p.Records[0].Offset}
-		for i, rec := range p.Records {
-			o.Values = append(o.Values, valueOf(rec.Value))
-			if rec.Offset != o.Offset+int64(i) {
-				o.Offsets = []int64{} // a gap: each offset is written down
-			}
-		}
-		if o.Offsets != nil {
-			for _, rec := range p.Records {
-				o.Offsets = append(o.Offsets, rec.Offset)
-			}
-		}
-		r.history.Log(o)
+		r.history.Log(recordsOp(check.Op{F: f, Type: check.OK, Process: process, Key: check.Key(p.Topic, p.Partition)}, p.Records))
 	})
+}
+
+// recordsOp puts records into a line.
+func recordsOp(o check.Op, records []*kgo.Record) check.Op {
+	o.Offset = records[0].Offset
+	for i, rec := range records {
+		o.Values = append(o.Values, valueOf(rec.Value))
+		if rec.Offset != o.Offset+int64(i) {
+			o.Offsets = []int64{} // a gap: each offset is written down
+		}
+	}
+	if o.Offsets != nil {
+		for _, rec := range records {
+			o.Offsets = append(o.Offsets, rec.Offset)
+		}
+	}
+	return o
 }
 
 // consume reads along until the end of the run.
@@ -73,6 +78,7 @@ func (r *run) reread(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, drainPatience)
 	defer cancel()
 	process := r.newProcess()
+	r.lastRead = map[string]int64{}
 	ends, err := r.ends(ctx)
 	if err != nil {
 		r.fail("ask for the ends: %v", err)
@@ -94,8 +100,11 @@ func (r *run) reread(ctx context.Context) {
 		r.noteFetches(check.Reread, process, fetches)
 		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
 			key := check.Key(p.Topic, p.Partition)
-			if n := len(p.Records); n > 0 && p.Records[n-1].Offset+1 >= ends[key] {
-				delete(ends, key)
+			if n := len(p.Records); n > 0 {
+				r.lastRead[key] = p.Records[n-1].Offset + 1
+				if p.Records[n-1].Offset+1 >= ends[key] {
+					delete(ends, key)
+				}
 			}
 		})
 	}

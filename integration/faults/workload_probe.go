@@ -48,10 +48,10 @@ func (r *run) probeOnce(process int, n *cluster.Node, cl *kgo.Client, f check.F,
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1
 	asked := map[string]bool{}
-	for _, topic := range topics {
+	for _, topic := range r.topics {
 		t := kmsg.NewListOffsetsRequestTopic()
 		t.Topic = topic
-		for p := range int32(partitionsPerTopic) {
+		for p := range int32(r.perTopic) {
 			key := check.Key(topic, p)
 			epoch := r.epochs.of(key).epoch
 			if epoch < 0 {
@@ -102,7 +102,7 @@ func (r *run) ends(ctx context.Context) (map[string]int64, error) {
 	}
 	defer cl.Close()
 	for {
-		out, err := askEnds(ctx, cl)
+		out, err := r.askEnds(ctx, cl)
 		if err == nil {
 			return out, nil
 		}
@@ -114,13 +114,13 @@ func (r *run) ends(ctx context.Context) (map[string]int64, error) {
 	}
 }
 
-func askEnds(ctx context.Context, cl *kgo.Client) (map[string]int64, error) {
+func (r *run) askEnds(ctx context.Context, cl *kgo.Client) (map[string]int64, error) {
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1
-	for _, topic := range topics {
+	for _, topic := range r.topics {
 		t := kmsg.NewListOffsetsRequestTopic()
 		t.Topic = topic
-		for p := range int32(partitionsPerTopic) {
+		for p := range int32(r.perTopic) {
 			q := kmsg.NewListOffsetsRequestTopicPartition()
 			q.Partition, q.Timestamp = p, -1
 			t.Partitions = append(t.Partitions, q)
@@ -141,7 +141,7 @@ func askEnds(ctx context.Context, cl *kgo.Client) (map[string]int64, error) {
 			}
 		}
 	}
-	if len(out) != len(topics)*partitionsPerTopic {
+	if len(out) != len(r.topics)*r.perTopic {
 		return nil, fmt.Errorf("ends of %d partitions", len(out))
 	}
 	return out, nil

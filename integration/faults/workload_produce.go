@@ -69,7 +69,7 @@ func (r *run) idempotentLife() {
 		return
 	}
 	r.history.Log(check.Op{F: check.Producer, Type: check.OK, Process: process, Text: "idempotent"})
-	var inFlight [2 * partitionsPerTopic]atomic.Int32
+	inFlight := make([]atomic.Int32, len(topics)*r.perTopic)
 	var broken atomic.Bool
 	tick := time.NewTicker(idempotentPause)
 	defer tick.Stop()
@@ -82,7 +82,7 @@ func (r *run) idempotentLife() {
 		if inFlight[at].Load() >= idempotentInFlight {
 			continue // its partition has no leader now
 		}
-		topic, partition := topics[at/partitionsPerTopic], int32(at%partitionsPerTopic)
+		topic, partition := topics[at/r.perTopic], int32(at%r.perTopic)
 		o := check.Op{F: check.Send, Type: check.Invoke, Process: process, Key: check.Key(topic, partition), Value: check.Value(process, n)}
 		r.history.Log(o)
 		inFlight[at].Add(1)
@@ -132,7 +132,7 @@ func (r *run) producePlain(topic string, partition int32) {
 		select {
 		case <-r.sending.Done():
 			return
-		case <-time.After(plainPause):
+		case <-time.After(plainPause * time.Duration(r.perTopic) / partitionsPerTopic):
 		}
 		to := r.epochs.of(key).node
 		if to == nil { // nobody leads, or nothing is known: ask anybody
