@@ -21,6 +21,9 @@ import (
 // stopPatience bounds the wait for the end of a process that was told to stop.
 const stopPatience = 60 * time.Second
 
+// quitPatience bounds the wait for the stacks of one that does not.
+const quitPatience = 5 * time.Second
+
 // Node is one broker. Start, Kill, Stop, Pause and Resume may be called from any goroutine, the rest from one.
 type Node struct {
 	cluster *Cluster
@@ -153,7 +156,13 @@ func (n *Node) Stop() error {
 	select {
 	case <-done:
 	case <-time.After(stopPatience):
-		return fmt.Errorf("node %d does not stop on SIGTERM", n.Index)
+		// What its goroutines wait for is the only trace of why.
+		_, _ = n.signal(syscall.SIGQUIT)
+		select {
+		case <-done:
+		case <-time.After(quitPatience):
+		}
+		return fmt.Errorf("node %d does not stop on SIGTERM; its goroutines are in %s", n.Index, n.LogFile)
 	}
 	if code := cmd.ProcessState.ExitCode(); code != 0 {
 		return fmt.Errorf("node %d ended with %s", n.Index, cmd.ProcessState)
