@@ -57,7 +57,7 @@ func (g *consumerGroup) freeFor(id string, set []metadata.TopicPartitions) (out 
 	for _, tp := range set {
 		out = appendTopic(out, pick(tp, func(p int32) bool {
 			owner := g.owners[TopicIDPartition{TopicID: tp.TopicID, Partition: p}]
-			return owner == "" || owner == id
+			return owner == "" || owner == id || mutated(mutantGivenTwice)
 		}))
 	}
 	return out

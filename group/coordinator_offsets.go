@@ -11,9 +11,18 @@ import (
 // Commit is OffsetCommit: one error or nil for each offset, or an error for all. What is acknowledged is committed, survives
 // any failover and is seen by every later Fetch at whoever coordinates then.
 func (c *Coordinator) Commit(r CommitRequest, done func([]error, error)) {
+	if mutated(mutantUnfenced) {
+		if g := c.cfg.Store.Image().Group(r.Group); g != nil && len(g.Members) > 0 {
+			r.Member, r.Instance, r.Generation = g.Members[0].ID, g.Members[0].InstanceID, g.Generation
+		}
+	}
 	if err := c.step(r.Group, &Commit{&r}); err != nil {
 		done(nil, err)
 		return
+	}
+	if mutated(mutantCommitEarly) {
+		done(make([]error, len(r.Offsets)), nil)
+		done = func([]error, error) {}
 	}
 	c.commit(&r, done)
 }

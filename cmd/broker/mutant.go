@@ -5,6 +5,7 @@ package broker
 import (
 	"os"
 
+	"github.com/millrace/millrace/group"
 	"github.com/millrace/millrace/log"
 	"github.com/millrace/millrace/replication"
 )
@@ -14,4 +15,5 @@ func init() {
 	name := os.Getenv("MILLRACE_MUTANT")
 	log.Mutate(name)
 	replication.Mutate(name)
+	group.Mutate(name)
 }

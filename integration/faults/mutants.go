@@ -24,6 +24,9 @@ var mutants = []*scenario{
 	{name: "skip-dedup", what: "answers to an idempotent producer lost", brokers: 1, proxy: true, script: killSkipDedup},
 	{name: "ignore-epoch", what: "a leader with records of its own comes back as a follower", script: killIgnoreEpoch},
 	{name: "truncate-to-high-watermark", what: "all killed, then the new leader at once", script: killTruncation},
+	{name: "commit-before-apply", what: "a commit that reaches nobody else, its coordinator killed", script: killCommitEarly},
+	{name: "unfenced-commit", what: "a commit of a member that was put out of its group", script: killUnfenced},
+	{name: "given-twice", what: "members join while the owner does not give up what it has", script: killGivenTwice},
 }
 
 // killMutants runs each series twice and wants the checker to find something, and nothing.
