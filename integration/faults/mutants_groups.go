@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/integration/cluster"
 )
 
-// rawMember is a member of a group that a script leads step by step. It has all partitions of the first topic, or none.
+// rawMember is a member of a group that a script leads step by step. All that counts are the partitions of the first topic.
 type rawMember struct {
 	r          *run
 	group      string
@@ -23,6 +23,7 @@ type rawMember struct {
 	id         string
 	generation int32
 	cl         *kgo.Client
+	node       *cluster.Node // its coordinator, nil: found by the client
 }
 
 func (r *run) rawMember(group string) (*rawMember, error) {
@@ -76,16 +77,18 @@ func (m *rawMember) join(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("sync %s: %w", m.group, err)
 	}
-	m.claim()
+	m.claim(0)
 	return nil
 }
 
-func (m *rawMember) claim() {
-	m.r.history.Log(check.Op{F: check.Claim, Type: check.OK, Process: m.process, Group: m.group, Key: check.Key(topics[0], 0), Epoch: m.generation, Text: m.id})
+func (m *rawMember) claim(partitions ...int32) {
+	for _, p := range partitions {
+		m.r.history.Log(check.Op{F: check.Claim, Type: check.OK, Process: m.process, Group: m.group, Key: check.Key(topics[0], p), Epoch: m.generation, Text: m.id})
+	}
 }
 
-// heartbeat is one heartbeat of the consumer protocol; it says whether the member was given partition 0 of the first topic.
-func (m *rawMember) heartbeat(ctx context.Context) (given bool, err error) {
+// heartbeat is one heartbeat of the consumer protocol; it returns what the member was given with it.
+func (m *rawMember) heartbeat(ctx context.Context) (given []int32, err error) {
 	req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
 	req.Group, req.MemberID, req.MemberEpoch = m.group, m.id, max(m.generation, 0)
 	if m.generation < 0 {
@@ -96,35 +99,48 @@ func (m *rawMember) heartbeat(ctx context.Context) (given bool, err error) {
 		err = kerr.ErrorForCode(resp.ErrorCode)
 	}
 	if err != nil {
-		return false, fmt.Errorf("heartbeat of %s: %w", m.id, err)
+		return nil, fmt.Errorf("heartbeat of %s: %w", m.id, err)
 	}
 	m.generation = resp.MemberEpoch
 	if resp.Assignment != nil {
 		for _, t := range resp.Assignment.Topics {
-			for _, p := range t.Partitions {
-				given = given || p == 0
-			}
+			given = append(given, t.Partitions...)
 		}
 	}
 	return given, nil
 }
 
-// commit commits an offset of partition 0 of the first topic, outside of a generation if the member is in none.
-func (m *rawMember) commit(ctx context.Context, offset int64) check.Type {
-	o := check.Op{F: check.Commit, Type: check.Invoke, Process: m.process, Group: m.group, Key: check.Key(topics[0], 0), Offset: offset, Epoch: m.generation}
+// commit commits the start of a partition of the first topic, outside of a generation if the member is in none.
+func (m *rawMember) commit(ctx context.Context, partition int32) check.Type {
+	o := check.Op{F: check.Commit, Type: check.Invoke, Process: m.process, Group: m.group, Key: check.Key(topics[0], partition), Epoch: m.generation}
 	m.r.history.Log(o)
 	req := kmsg.NewPtrOffsetCommitRequest()
 	req.Group, req.Generation, req.MemberID = m.group, m.generation, m.id
 	t, p := kmsg.NewOffsetCommitRequestTopic(), kmsg.NewOffsetCommitRequestTopicPartition()
-	t.Topic, p.Partition, p.Offset = topics[0], 0, offset
+	t.Topic, p.Partition = topics[0], partition
 	t.Partitions = append(t.Partitions, p)
 	req.Topics = append(req.Topics, t)
-	resp, err := req.RequestWith(ctx, m.cl)
+	var to kmsg.Requestor = m.cl
+	if m.node != nil { // and not by way of one that does not answer
+		cl, err := direct(m.node)
+		if err != nil {
+			return check.Fail
+		}
+		defer cl.Close()
+		to = cl.SeedBrokers()[0]
+	}
+	resp, err := req.RequestWith(ctx, to)
 	switch o.Type = check.OK; {
 	case err != nil:
 		o.Type, o.Error = check.Info, err.Error()
 	case resp.Topics[0].Partitions[0].ErrorCode != 0:
-		o.Type, o.Error = check.Fail, kerr.ErrorForCode(resp.Topics[0].Partitions[0].ErrorCode).Error()
+		err := kerr.ErrorForCode(resp.Topics[0].Partitions[0].ErrorCode)
+		o.Type, o.Error = check.Info, err.Error()
+		for _, fenced := range []error{kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.FencedInstanceID, kerr.RebalanceInProgress, kerr.StaleMemberEpoch, kerr.FencedMemberEpoch} {
+			if errors.Is(err, fenced) {
+				o.Type = check.Fail
+			}
+		}
 	}
 	m.r.history.Log(o)
 	return o.Type
@@ -197,33 +213,31 @@ func killGivenTwice(ctx context.Context, r *run) error {
 		members = append(members, m)
 	}
 	owner := members[0]
-	beat := func(m *rawMember, patience time.Duration) (bool, error) {
+	beat := func(m *rawMember, patience time.Duration) ([]int32, error) {
 		for until := time.Now().Add(patience); ; {
 			given, err := m.heartbeat(ctx)
-			if given || err != nil || time.Now().After(until) {
+			if len(given) > 0 || err != nil || time.Now().After(until) {
 				return given, err
 			}
 			r.settled(ctx, 200*time.Millisecond)
 		}
 	}
-	if given, err := beat(owner, 10*time.Second); err != nil || !given {
-		return fmt.Errorf("the first member got nothing: %w", err)
+	all, err := beat(owner, 10*time.Second)
+	if err != nil || len(all) != r.perTopic {
+		return fmt.Errorf("the first member got %v: %w", all, err)
 	}
-	owner.claim()
-	if done := owner.commit(ctx, 0); done != check.OK {
-		return fmt.Errorf("the owner's commit: %s", done)
-	}
-	for _, m := range members[1:] { // one of three gets what is watched, and no one before the owner has spoken
+	owner.claim(all...)
+	for _, m := range members[1:] { // neither gets anything before the owner has spoken
 		given, err := beat(m, 1500*time.Millisecond)
 		if err != nil {
 			return err
 		}
-		if given {
-			m.claim()
-		}
+		m.claim(given...)
 	}
-	if done := owner.commit(ctx, 0); done != check.OK {
-		return fmt.Errorf("the owner's second commit: %s", done)
+	for _, p := range all {
+		if done := owner.commit(ctx, p); done != check.OK {
+			return fmt.Errorf("the owner's commit: %s", done)
+		}
 	}
 	return nil
 }
@@ -281,6 +295,7 @@ func (r *run) coordinatedByController(ctx context.Context) (*rawMember, *cluster
 			cl.Close()
 		}
 		if n := r.findCoordinator(ctx, m.cl, m.group); n != nil && n == r.epochs.Controller() {
+			m.node = n
 			return m, n, nil
 		}
 		m.cl.Close()

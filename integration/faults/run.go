@@ -328,8 +328,10 @@ func (r *run) node(host string, port int32) *cluster.Node {
 
 // direct makes a client that speaks to one node only.
 func direct(n *cluster.Node) (*kgo.Client, error) {
-	// Raw requests name topics; Produce 13 knows their ids only.
+	// Raw requests name topics; Produce 13, OffsetCommit 10 and OffsetFetch 10 know their ids only.
 	versions := kversion.Stable()
 	versions.SetMaxKeyVersion(0, 12)
+	versions.SetMaxKeyVersion(8, 9)
+	versions.SetMaxKeyVersion(9, 8)
 	return kgo.NewClient(kgo.SeedBrokers(n.Addr), kgo.MaxVersions(versions), kgo.DialTimeout(3*time.Second), kgo.RequestTimeoutOverhead(3*time.Second), kgo.RetryTimeout(time.Second), kgo.RequestRetries(0))
 }
