@@ -34,6 +34,10 @@ func (s *Store) Barrier(ctx context.Context) error {
 	}
 }
 
+// WhenCurrent calls done as [Store.Barrier] would return, once, from another goroutine or before it returns. It does not
+// block; done must not either.
+func (s *Store) WhenCurrent(done func(err error)) { s.barriers.wait(done) }
+
 // wait calls done as Barrier returns, from another goroutine.
 func (b *barriers) wait(done func(err error)) {
 	b.mu.Lock()

@@ -1,6 +1,9 @@
 package kafka
 
 import (
+	"sync"
+	"time"
+
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/group"
@@ -22,9 +25,59 @@ import (
 // A group or partition without an offset is answered -1 without an error, also if
 // the group does not exist: consumers then begin where they are told to begin. So
 // that none begins anew by mistake, a coordinator that does not know all yet
-// answers 14 (G4).
+// answers 14 (G4), and none answers before it has heard from the controller how far
+// the metadata is by now: one that was paused or cut off may have been followed by
+// another, which has acknowledged commits since (I18).
 
-func (h *Handlers) offsetFetch(c *call, req *kmsg.OffsetFetchRequest) kmsg.Response {
+// currentWait bounds how long an answer waits for that. Heartbeats wait behind it.
+const currentWait = 2 * time.Second
+
+func (h *Handlers) offsetFetch(c *call, req *kmsg.OffsetFetchRequest) {
+	g := h.groupCalls.begin(c, nil)
+	var once sync.Once
+	answer := func(err error) {
+		once.Do(func() {
+			g.answer(func(c *call) kmsg.Response {
+				if err != nil {
+					return offsetsUnknown(c, req)
+				}
+				return h.offsetAnswer(c, req)
+			})
+		})
+	}
+	late := time.AfterFunc(currentWait, func() { answer(group.ErrCoordinatorLoading) })
+	h.cfg.Store.WhenCurrent(func(err error) {
+		late.Stop()
+		answer(err)
+	})
+}
+
+// offsetsUnknown is the answer of a coordinator that may not be the present one.
+func offsetsUnknown(c *call, req *kmsg.OffsetFetchRequest) kmsg.Response {
+	resp := req.ResponseKind().(*kmsg.OffsetFetchResponse)
+	code := c.groupCode(group.ErrCoordinatorLoading)
+	resp.ErrorCode = code // not there from v8 on
+	if req.Version < 2 {
+		for i := range req.Topics {
+			rt := kmsg.NewOffsetFetchResponseTopic()
+			rt.Topic = req.Topics[i].Topic
+			for _, p := range req.Topics[i].Partitions {
+				rp := kmsg.NewOffsetFetchResponseTopicPartition()
+				rp.Partition, rp.Offset, rp.Metadata, rp.ErrorCode = p, -1, new(string), code
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+	}
+	for i := range req.Groups {
+		rg := kmsg.NewOffsetFetchResponseGroup()
+		rg.Group, rg.ErrorCode = req.Groups[i].Group, code
+		resp.Groups = append(resp.Groups, rg)
+	}
+	return resp
+}
+
+func (h *Handlers) offsetAnswer(c *call, req *kmsg.OffsetFetchRequest) kmsg.Response {
 	resp := req.ResponseKind().(*kmsg.OffsetFetchResponse)
 	if req.Version < 8 {
 		topics := make([]fetchedTopic, len(req.Topics))

@@ -43,7 +43,7 @@ func table() []api {
 		{keyListOffsets, "ListOffsets", 1, 1, 10, 6, answer((*Handlers).listOffsets)},
 		{keyMetadata, "Metadata", 0, 0, 13, 9, answer((*Handlers).metadata)},
 		{keyOffsetCommit, "OffsetCommit", 1, 1, 10, 8, answerGroup((*Handlers).offsetCommit)},
-		{keyOffsetFetch, "OffsetFetch", 1, 1, 10, 6, answer((*Handlers).offsetFetch)},
+		{keyOffsetFetch, "OffsetFetch", 1, 1, 10, 6, answerGroup((*Handlers).offsetFetch)},
 		{keyFindCoordinator, "FindCoordinator", 0, 0, 5, 3, answer((*Handlers).findCoordinator)},
 		{keyJoinGroup, "JoinGroup", 0, 0, 9, 6, answerGroup((*Handlers).joinGroup)},
 		{keyHeartbeat, "Heartbeat", 0, 0, 4, 4, answer((*Handlers).heartbeat)},
