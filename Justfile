@@ -27,13 +27,14 @@ test:
 check: lint test
 
 # the packages with shared state under the race detector
-race *packages="./log/... ./replication/... ./transport/...":
+race *packages="./log/... ./replication/... ./metadata/... ./group/... ./transport/...":
     CGO_ENABLED=1 go test -race -short {{packages}}
 
 # more seeds through the storage model and the replication simulator: just scenario 100000
 scenario seeds="100000":
     go test ./log -run 'TestModel' -timeout 0 -args -model.seeds {{seeds}}
     go test ./replication -run 'TestSimulation' -timeout 0 -args -sim.seeds {{seeds}}
+    go test ./group/... -run 'TestSimulation' -timeout 0 -args -sim.seeds {{seeds}}
 
 # every fuzz target for a while each: just fuzz 60s
 fuzz each="60s":
