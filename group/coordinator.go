@@ -18,6 +18,7 @@ type Store interface {
 	Watch() *metadata.Watcher
 	ChangeGroup(change metadata.GroupChange, done func(revision uint64, err error))
 	CommitOffsets(commit metadata.OffsetCommit, done func(entries []error, err error))
+	CommitTransactionOffsets(commit metadata.TransactionOffsets, done func(entries []error, err error))
 	DeleteOffsets(deletion metadata.OffsetDeletion, done func(err error))
 }
 

@@ -29,6 +29,11 @@ func (c *Coordinator) Commit(r CommitRequest, done func([]error, error)) {
 
 // commit proposes a commit that may be proposed; Apply has the last word (G1).
 func (c *Coordinator) commit(r *CommitRequest, done func([]error, error)) {
+	c.propose(r, c.cfg.Store.CommitOffsets, done)
+}
+
+// propose makes the command of a commit, as far as its offsets are well formed, and has it sent.
+func (c *Coordinator) propose(r *CommitRequest, send func(metadata.OffsetCommit, func([]error, error)), done func([]error, error)) {
 	now := c.cfg.Wall().UnixMilli()
 	commit := metadata.OffsetCommit{
 		Group: r.Group, Member: r.Member, Instance: r.Instance, Generation: r.Generation, Time: now, Offsets: r.Offsets,
@@ -53,7 +58,7 @@ func (c *Coordinator) commit(r *CommitRequest, done func([]error, error)) {
 		done(errs, nil)
 		return
 	}
-	c.cfg.Store.CommitOffsets(commit, func(entries []error, err error) {
+	send(commit, func(entries []error, err error) {
 		if err != nil {
 			done(nil, fromMetadata(err))
 			return
@@ -116,18 +121,34 @@ func (c *Coordinator) Fetch(r FetchRequest) ([]FetchedOffset, error) {
 	if r.All {
 		var out []FetchedOffset
 		for tp, o := range im.Offsets(r.Group) {
-			out = append(out, FetchedOffset{TopicIDPartition: tp, Offset: o.Offset, LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata})
+			f := FetchedOffset{TopicIDPartition: tp, Offset: o.Offset, LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata}
+			if r.unstable(im, tp) {
+				f = FetchedOffset{TopicIDPartition: tp, Offset: -1, LeaderEpoch: -1, Err: ErrUnstableOffset}
+			}
+			out = append(out, f)
 		}
 		return out, nil
 	}
 	out := make([]FetchedOffset, len(r.Partitions))
 	for i, tp := range r.Partitions {
 		out[i] = FetchedOffset{TopicIDPartition: tp, Offset: -1, LeaderEpoch: -1}
-		if o, ok := im.Offset(r.Group, tp.TopicID, tp.Partition); ok {
+		if r.unstable(im, tp) {
+			out[i].Err = ErrUnstableOffset
+		} else if o, ok := im.Offset(r.Group, tp.TopicID, tp.Partition); ok {
 			out[i].Offset, out[i].LeaderEpoch, out[i].Metadata = o.Offset, o.LeaderEpoch, o.Metadata
 		}
 	}
 	return out, nil
+}
+
+// unstable tells whether a transaction that is not decided yet is about to replace an offset, and whoever asks wants to wait
+// for it (G12). It is no longer so once the transaction is decided, either way.
+func (r *FetchRequest) unstable(im *metadata.Image, tp TopicIDPartition) bool {
+	if !r.RequireStable {
+		return false
+	}
+	_, pending := im.PendingOffset(r.Group, tp.TopicID, tp.Partition)
+	return pending
 }
 
 // DeleteOffsets is OffsetDelete: one error or nil for each partition, or an error for all. Offsets of topics that members

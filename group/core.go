@@ -57,7 +57,7 @@ func (c *Core) Step(now Time, ev Event) []Action {
 	case *Extend:
 		c.classicExtend(ev.By)
 		c.consumerExtend(ev.By)
-	case *Heartbeat, *Commit:
+	case *Heartbeat, *Commit, *CommitTransaction:
 		c.handle(now, ev)
 	case *Tick:
 		if c.change != nil {
@@ -100,6 +100,8 @@ func (c *Core) handle(now Time, ev Event) {
 		c.classicLeave(now, ev)
 	case *Commit:
 		c.act(Action{Kind: ActionAnswer, Err: c.classicCommit(now, ev.CommitRequest)})
+	case *CommitTransaction:
+		c.act(Action{Kind: ActionAnswer, Err: c.transactionCommit(now, ev.CommitRequest)})
 	case *Delete:
 		c.delete(now, ev)
 	case *Rejoin:
@@ -136,7 +138,7 @@ func (c *Core) refuse(ev Event, err error) {
 		c.act(Action{Kind: ActionConsumer, Waiter: ev.Waiter, Consumer: ConsumerHeartbeatResult{Err: err, Member: ev.Member}})
 	case *Leave:
 		c.act(Action{Kind: ActionLeave, Waiter: ev.Waiter, Err: err})
-	case *Heartbeat, *Commit:
+	case *Heartbeat, *Commit, *CommitTransaction:
 		c.act(Action{Kind: ActionAnswer, Err: err})
 	case *Delete:
 		c.act(Action{Kind: ActionAnswer, Waiter: ev.Waiter, Err: err})

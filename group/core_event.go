@@ -74,6 +74,10 @@ type Leave struct {
 // Commit asks whether a commit may be proposed; answered by [ActionAnswer] in the same step. The last word has Apply (G1).
 type Commit struct{ *CommitRequest }
 
+// CommitTransaction asks whether offsets may be proposed that are committed with a transaction; answered like Commit. The
+// last word has Apply (G14).
+type CommitTransaction struct{ *CommitRequest }
+
 // Delete asks for the deletion of the group, answered by [ActionAnswer] with its Waiter.
 type Delete struct{ Waiter Waiter }
 
@@ -90,16 +94,17 @@ type Extend struct{ By Instant }
 // Tick lets time pass.
 type Tick struct{}
 
-func (*Loaded) event()    {}
-func (*LetGo) event()     {}
-func (*Changed) event()   {}
-func (*Join) event()      {}
-func (*Sync) event()      {}
-func (*Heartbeat) event() {}
-func (*Leave) event()     {}
-func (*Commit) event()    {}
-func (*Delete) event()    {}
-func (*Rejoin) event()    {}
-func (*Release) event()   {}
-func (*Extend) event()    {}
-func (*Tick) event()      {}
+func (*Loaded) event()            {}
+func (*LetGo) event()             {}
+func (*Changed) event()           {}
+func (*Join) event()              {}
+func (*Sync) event()              {}
+func (*Heartbeat) event()         {}
+func (*Leave) event()             {}
+func (*Commit) event()            {}
+func (*CommitTransaction) event() {}
+func (*Delete) event()            {}
+func (*Rejoin) event()            {}
+func (*Release) event()           {}
+func (*Extend) event()            {}
+func (*Tick) event()              {}

@@ -37,6 +37,8 @@ var (
 	ErrSubscribed = errors.New("group is subscribed to the topic")
 	// ErrMetadataTooLarge: the text stored with an offset exceeds offset.metadata.max.bytes.
 	ErrMetadataTooLarge = errors.New("offset metadata too large")
+	// ErrUnstableOffset: a transaction that is still open is about to replace the offset (KIP-447). Ask again.
+	ErrUnstableOffset = errors.New("an open transaction is about to replace the offset")
 	// ErrInvalidRequest: the request contradicts itself.
 	ErrInvalidRequest = errors.New("invalid group request")
 	// ErrStaleMemberEpoch, ErrFencedMemberEpoch and ErrUnreleasedInstance belong to consumer groups (KIP-848).
