@@ -16,8 +16,8 @@ type Set struct {
 	// Owner owns Records. Nil: the bytes are valid only during the call, and the log copies what it keeps longer.
 	Owner Buffer
 	// MayBegin is asked when everything else speaks for a batch that would open a transaction of its producer here, at
-	// the batch's place in the log: an error refuses the set and is its outcome (P7, KIP-890). Nil: not asked. It is
-	// called by the writer and must not block. Replicate does not ask.
+	// the batch's place in the log, and of a marker, always: an error refuses the set and is its outcome (P7, KIP-890).
+	// Nil: not asked. It is called by the writer and must not block. Replicate does not ask.
 	MayBegin func() error
 	// TransactionVersion is the transaction protocol of the producer, as far as it matters here: with 2 each transaction
 	// has an epoch of its own (KIP-890). So the first batch that is known of a producer must begin at sequence 0, and a

@@ -155,8 +155,13 @@ func (e *producer) inSequence(h *record.Header, set *Set) error {
 // checkMarker says whether a leader may append the marker that ends a transaction of a producer here. It may without a
 // transaction: one that was sent twice, or the first that is heard of the producer.
 //
-// Errors: ErrInvalidProducerEpoch, ErrCoordinatorFenced.
+// Errors: ErrInvalidProducerEpoch, ErrCoordinatorFenced, that of MayBegin.
 func (p *producers) checkMarker(h *record.Header, m record.Marker, set *Set) error {
+	if set.MayBegin != nil {
+		if err := set.MayBegin(); err != nil {
+			return fmt.Errorf("end transaction of producer %d epoch %d: %w", h.ProducerID, h.ProducerEpoch, err)
+		}
+	}
 	e := p.byID[h.ProducerID]
 	if e == nil {
 		return nil

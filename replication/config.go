@@ -23,6 +23,9 @@ type Metadata interface {
 	// AlterPartition asks the controller to change ISRs of partitions this broker leads (KIP-497), and answers each
 	// change; see metadata.Store.
 	AlterPartition(ctx context.Context, leader metadata.BrokerID, leaderBrokerEpoch int64, changes []metadata.PartitionChange) []metadata.PartitionResult
+	// MarkersWritten reports that markers are committed in partitions this broker leads, and calls done, from any goroutine,
+	// once Image shows it. With an error the outcome may be open.
+	MarkersWritten(markers []metadata.WrittenMarker, done func(err error))
 }
 
 // Config configures a Manager. Start from [Default].

@@ -97,3 +97,20 @@ func (s *nodeStore) AlterPartition(_ context.Context, leader metadata.BrokerID, 
 	})
 	return results
 }
+
+// MarkersWritten implements Metadata.
+func (s *nodeStore) MarkersWritten(markers []metadata.WrittenMarker, done func(error)) {
+	s.life.gate.RLock()
+	defer s.life.gate.RUnlock()
+	if s.life.dead || s.frozen.Load() != nil {
+		done(metadata.ErrTimeout)
+		return
+	}
+	var err error
+	s.change(func(r *metadata.Replica) {
+		if b := r.Image().Broker(s.life.id); b != nil {
+			err = r.MarkersWritten(b.ID, b.Epoch, markers)
+		}
+	})
+	done(err)
+}

@@ -162,6 +162,10 @@ func (noMetadata) AlterPartition(_ context.Context, _ metadata.BrokerID, _ int64
 	return results
 }
 
+func (noMetadata) MarkersWritten(_ []metadata.WrittenMarker, done func(error)) {
+	done(metadata.ErrNotController)
+}
+
 // batch makes one encoded batch of records with the given values.
 func batch(values ...string) record.Batch {
 	b := record.NewBuilder(record.CodecNone)

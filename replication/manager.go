@@ -55,6 +55,7 @@ type Manager struct {
 	teller      teller
 	chores      chores
 	throttle    throttles
+	markers     markerWriter
 
 	handover struct {
 		sync.Mutex
@@ -98,6 +99,7 @@ func Open(cfg Config) (*Manager, error) {
 	m.tasks.Go(func() { m.proposeLoop(ctx) })
 	m.tasks.Go(func() { m.tellLoop(ctx.Done()) })
 	m.tasks.Go(func() { m.choreLoop(ctx.Done()) })
+	m.tasks.Go(func() { m.markerLoop(ctx) })
 	return m, nil
 }
 
@@ -111,6 +113,7 @@ func newManager(cfg Config) *Manager {
 	m.brokerEpoch.Store(-1)
 	m.version.changed = make(chan struct{})
 	m.proposals.kick, m.teller.kick, m.chores.kick = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+	m.markers.m, m.markers.kick = m, make(chan struct{}, 1)
 	m.throttle.leader = throttle{leader: true, now: m.now}
 	m.throttle.follower = throttle{now: m.now}
 	m.handover.queue = make(chan *Partition, handoverQueue)

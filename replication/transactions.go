@@ -21,7 +21,10 @@ type MarkerRequest struct {
 	TransactionVersion int8
 	// CurrentLeaderEpoch is the leader epoch the caller believes in, -1 for any.
 	CurrentLeaderEpoch int32
-	// Timeout bounds the wait for the acknowledgement, not the append.
+	// MayAppend is asked at the marker's place in the log, as AppendRequest.MayBegin is; its error is the outcome, and
+	// definite. Nil: not asked.
+	MayAppend func() error
+	// Timeout bounds the wait for the acknowledgement, not the append; a negative one does not.
 	Timeout time.Duration
 	// Waiter gets the result, together with Index.
 	Waiter AppendWaiter
@@ -38,7 +41,8 @@ func (p *Partition) AppendMarker(r MarkerRequest) {
 		AppendRequest: AppendRequest{
 			Records: m.Batch(r.ProducerID, r.ProducerEpoch, time.Now().UnixMilli()), Owner: unshared{},
 			Acks: -1, Timeout: r.Timeout, CurrentLeaderEpoch: r.CurrentLeaderEpoch, TransactionVersion: r.TransactionVersion,
-			Waiter: r.Waiter, Index: r.Index,
+			MayBegin: r.MayAppend,
+			Waiter:   r.Waiter, Index: r.Index,
 		},
 		marker: true,
 	})
