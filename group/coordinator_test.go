@@ -81,6 +81,15 @@ func (s idealStore) CommitOffsets(commit metadata.OffsetCommit, done func([]erro
 	done(entries, err)
 }
 
+func (s idealStore) CommitTransactionOffsets(commit metadata.TransactionOffsets, done func([]error, error)) {
+	var entries []error
+	err := s.do(func(r *metadata.Replica) (err error) {
+		entries, err = r.CommitTransactionOffsets(s.id, s.epochs[s.id], commit)
+		return err
+	})
+	done(entries, err)
+}
+
 func (s idealStore) DeleteOffsets(deletion metadata.OffsetDeletion, done func(error)) {
 	done(s.do(func(r *metadata.Replica) error { return r.DeleteOffsets(s.id, s.epochs[s.id], deletion) }))
 }
