@@ -23,16 +23,6 @@ type simMutant struct {
 
 var simMutants = []simMutant{
 	{name: "batches are not verified", seeds: 50, unverified: true},
-	{name: "markers are appended late", seeds: 500, late: true},
-	{name: "a report of a marker counts for the next transaction", seeds: 1000, anyNumber: true},
-	{
-		name: "no compare and set, no fence", seeds: 300, anybody: true,
-		change: func(s *sim, ch *metadata.TransactionChange) {
-			if t := s.fsm.Image().Transaction(ch.ID); t != nil && ch.Revision != metadata.AnyRevision {
-				ch.Revision = t.Revision
-			}
-		},
-	},
 	{
 		name: "a new producer does not get a new epoch", seeds: 50,
 		change: func(s *sim, ch *metadata.TransactionChange) {
