@@ -81,6 +81,7 @@ const (
 	codeNoReassignmentInProgress           int16 = 85
 	codeGroupSubscribedToTopic             int16 = 86
 	codeInvalidRecord                      int16 = 87
+	codeUnstableOffsetCommit               int16 = 88
 	codeProducerFenced                     int16 = 90
 	codeDuplicateResource                  int16 = 92
 	codeInvalidUpdateVersion               int16 = 95
@@ -146,6 +147,7 @@ var codeNames = map[int16]string{
 	codeInvalidTxnState:                    "INVALID_TXN_STATE",
 	codeInvalidProducerIDMapping:           "INVALID_PRODUCER_ID_MAPPING",
 	codeConcurrentTransactions:             "CONCURRENT_TRANSACTIONS",
+	codeUnstableOffsetCommit:               "UNSTABLE_OFFSET_COMMIT",
 	codeProducerFenced:                     "PRODUCER_FENCED",
 	codeTransactionalIDNotFound:            "TRANSACTIONAL_ID_NOT_FOUND",
 	codeInvalidTransactionTimeout:          "INVALID_TRANSACTION_TIMEOUT",
@@ -317,6 +319,7 @@ var errorTable = []errorCode{
 	{group.ErrGroupNotFound, codeGroupIDNotFound},
 	{group.ErrSubscribed, codeGroupSubscribedToTopic},
 	{group.ErrMetadataTooLarge, codeOffsetMetadataTooLarge},
+	{group.ErrUnstableOffset, codeUnstableOffsetCommit},
 	{group.ErrInvalidRequest, codeInvalidRequest},
 	{group.ErrStaleMemberEpoch, codeStaleMemberEpoch},
 	{group.ErrFencedMemberEpoch, codeFencedMemberEpoch},
