@@ -22,7 +22,9 @@ type powerRun struct {
 	flush   bool
 	stop    chan struct{}
 	workers sync.WaitGroup
-	mu      struct {
+	// concluded is what readers of committed records were shown.
+	concluded *conclusions
+	mu        struct {
 		sync.Mutex
 		acked   []map[int64]string // by partition and offset
 		n       int
@@ -35,7 +37,8 @@ const powerPartitions = 3
 
 // TestPowerCuts: whatever a producer was told with acks=all is there after power cuts of single brokers and of all at
 // once, zombies that were cut off with the leadership, and restarts in between: at its offset (I1, I2), and the replicas
-// are byte for byte equal (I5). Without millrace.flush.ack the promise holds while one in-sync replica lives, so power
+// are byte for byte equal (I5) and know the same of transactions (P2, P12). What readers of committed records conclude
+// meanwhile, on any replica, stays so (I3, P13). Without millrace.flush.ack the promise holds while one in-sync replica lives, so power
 // goes one broker at a time there (I12, R13, R14).
 func TestPowerCuts(t *testing.T) {
 	for _, flush := range []bool{true, false} {
@@ -59,9 +62,11 @@ func playPowerCuts(t *testing.T, seed uint64, flush bool) {
 		cfg.FetchRetryMin, cfg.FetchRetryMax = time.Millisecond, 20*time.Millisecond
 	})
 	r.c.create("orders", powerPartitions, map[string]string{"min.insync.replicas": "2", "millrace.flush.ack": fmt.Sprint(flush)})
+	r.concluded = newConclusions()
 	for g := range 4 {
 		r.workers.Go(func() { r.produce(g) })
 	}
+	r.workers.Go(func() { r.readCommitted(rand.New(rand.NewPCG(seed, 8))) })
 	for range 5 {
 		r.await(10 + r.rng.IntN(40))
 		n := r.c.nodes[r.rng.IntN(3)]
@@ -110,10 +115,17 @@ func (r *powerRun) produce(g int) {
 			continue
 		}
 		w := &powerWaiter{r: r, life: l, part: part, value: value, done: make(chan struct{})}
-		p.Append(AppendRequest{Records: batch(value), Acks: -1, Timeout: 300 * time.Millisecond, CurrentLeaderEpoch: -1, Waiter: w})
+		records := batch(value)
+		if g >= 2 {
+			records = transactionalBatch(int64(g), value)
+		}
+		p.Append(AppendRequest{Records: records, Acks: -1, Timeout: 300 * time.Millisecond, CurrentLeaderEpoch: -1, Waiter: w})
 		select {
 		case <-w.done:
 		case <-time.After(2 * time.Second): // its process is gone
+		}
+		if g >= 2 && i%4 == 0 {
+			p.AppendMarker(MarkerRequest{ProducerID: int64(g), Commit: i%2 == 0, Timeout: 300 * time.Millisecond, CurrentLeaderEpoch: -1, Waiter: newResult()})
 		}
 	}
 }
@@ -285,8 +297,10 @@ func (r *powerRun) check() {
 		eventually(r.t, "everything is committed", func() bool { return l.HighWatermark() == l.EndOffset() })
 		end := l.HighWatermark()
 		want := r.bytes(l, end)
-		values := readValues(r.t, l, 0)
+		values := valuesOf(r.t, want)
 		require.Equal(r.t, end, int64(len(values)))
+		transactions := transactionsOf(r.t, want)
+		r.concluded.check(r.t, part, transactions)
 		for offset, value := range r.mu.acked[part] {
 			require.Less(r.t, offset, end, "acknowledged: %s", value)
 			require.Equal(r.t, value, values[offset], "acknowledged at offset %d of partition %d", offset, part)
@@ -298,6 +312,7 @@ func (r *powerRun) check() {
 			p := r.c.replica(n.id, "orders", part)
 			eventually(r.t, "the replica knows the high watermark", func() bool { return p.HighWatermark() == end })
 			require.Equal(r.t, want, r.bytes(p, end), "broker %d holds other bytes than the leader", n.id)
+			transactions.require(r.t, p, end)
 		}
 	}
 	require.Greater(r.t, total, 50)

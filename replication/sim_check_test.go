@@ -19,6 +19,7 @@ func (s *sim) observe(n *simNode) {
 	if c.EndOffset() != n.log.end() || (s.flushAck && c.DurableEnd() > n.log.durable && !s.lying()) {
 		s.failf("broker %d believes its log ends at %d/%d, it ends at %d/%d", n.id, c.DurableEnd(), c.EndOffset(), n.log.durable, n.log.end())
 	}
+	s.show(n)
 	if c.Role() != RoleLeader {
 		return
 	}

@@ -182,6 +182,10 @@ var simMutants = []simMutant{
 		name: "unclean restart stays electable", seeds: 1000, flushAck: new(false), keepUnclean: true,
 	},
 	{
+		// P13: a transaction is over when its marker is in the log.
+		name: "marker counts before it is committed", seeds: 4000, earlyMarkers: true,
+	},
+	{
 		// R8: a follower takes the leader's high watermark as it is.
 		name: "high watermark above the end", seeds: 300,
 		after: func(s *sim, n *simNode, ev Event, acts []Action) []Action {

@@ -208,8 +208,9 @@ func (s *sim) flushed(n *simNode) {
 func (s *sim) trim(n *simNode) {
 	if n.up && n.core.Role() == RoleLeader && n.core.HighWatermark() > n.log.start {
 		s.nextID++
-		to := n.log.start + s.rng.Int64N(n.core.HighWatermark()-n.log.start+1)
-		s.step(n, &DeleteRecords{Waiter: trimWaiters + Waiter(s.nextID), LeaderEpoch: -1, Offset: to, LastStableOffset: n.core.HighWatermark(), Deadline: s.now + 500})
+		stable := n.log.stable(n.core.HighWatermark(), n.core.HighWatermark())
+		to := n.log.start + s.rng.Int64N(stable-n.log.start+1)
+		s.step(n, &DeleteRecords{Waiter: trimWaiters + Waiter(s.nextID), LeaderEpoch: -1, Offset: to, LastStableOffset: stable, Deadline: s.now + 500})
 	}
 }
 

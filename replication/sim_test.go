@@ -63,6 +63,7 @@ type simNode struct {
 	fresh       int   // index of the metadata that shows its newest disk
 	waiters     map[Waiter]simProduce
 	hwSeen      int64
+	shownAt     int64     // the high watermark at which readers of committed records looked last
 	kept        []waiting // of the mutant "old waiter"
 	incarnation int       // numbers its registrations, disk its disks, for the FSM
 	disk        int
@@ -110,8 +111,10 @@ type simMutant struct {
 	replay      bool // M16
 	noCAS       bool // R11
 	keepUnclean bool // I12
-	before      func(s *sim, n *simNode, ev Event)
-	after       func(s *sim, n *simNode, ev Event, acts []Action) []Action
+	// earlyMarkers: a marker counts though it is not below the high watermark (P13).
+	earlyMarkers bool
+	before       func(s *sim, n *simNode, ev Event)
+	after        func(s *sim, n *simNode, ev Event, acts []Action) []Action
 }
 
 type simOptions struct {
@@ -149,6 +152,7 @@ type sim struct {
 	maxHW      map[int32]int64      // per leader epoch
 	available  map[int32]int64      // the first high watermark told as "latest" in an epoch
 	definite   map[uint64]bool      // values that were refused for good
+	shown      map[int64]simKind    // what readers of committed records have concluded, by offset
 	acked      int
 	weights    [simOps]int
 	totalCount int
@@ -194,7 +198,7 @@ const (
 func newSim(opt simOptions) *sim {
 	s := &sim{
 		rng: rand.New(rand.NewPCG(opt.seed, 0x6d696c6c)), opt: opt, mutant: opt.mutant, flushAck: opt.seed%2 == 0, last: metadata.NoBroker, lag: 1000, timeout: 80,
-		registry: map[simKey]simRecord{}, leaders: map[int32]simLeader{}, maxHW: map[int32]int64{}, available: map[int32]int64{}, definite: map[uint64]bool{},
+		registry: map[simKey]simRecord{}, leaders: map[int32]simLeader{}, maxHW: map[int32]int64{}, available: map[int32]int64{}, definite: map[uint64]bool{}, shown: map[int64]simKind{},
 	}
 	if s.mutant == nil {
 		s.mutant = &simMutant{}

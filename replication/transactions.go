@@ -71,7 +71,7 @@ type unstableBytes struct {
 	// marks are high watermarks above the last stable offset, ascending, each with the bytes between it and the one
 	// before.
 	marks []unstableMark
-	// lastStable is where the last stable offset stood at the last look, while marks were there.
+	// lastStable is where the last stable offset stood at the last look.
 	lastStable int64
 }
 
@@ -83,6 +83,7 @@ const maxUnstableMarks = 1024
 // passed notes that the high watermark has moved past so many bytes, and returns those that became stable.
 func (u *unstableBytes) passed(lastStable, highWatermark, bytes int64) (stable int64) {
 	if len(u.marks) == 0 && lastStable >= highWatermark {
+		u.lastStable = lastStable
 		return bytes
 	}
 	if len(u.marks) == maxUnstableMarks {
@@ -93,13 +94,13 @@ func (u *unstableBytes) passed(lastStable, highWatermark, bytes int64) (stable i
 		u.marks = u.marks[:maxUnstableMarks/2]
 	}
 	u.marks = append(u.marks, unstableMark{highWatermark, bytes})
-	n := 0
+	n, counted := 0, u.lastStable
 	for n < len(u.marks) && u.marks[n].offset <= lastStable {
-		stable += u.marks[n].bytes
+		stable, counted = stable+u.marks[n].bytes, u.marks[n].offset
 		n++
 	}
 	u.marks = u.marks[:copy(u.marks, u.marks[n:])]
-	if len(u.marks) > 0 && lastStable > u.lastStable {
+	if len(u.marks) > 0 && lastStable > counted {
 		// It may have moved into the middle of the next: rather too many than too few, for whom nobody would wake.
 		stable += u.marks[0].bytes
 		u.marks[0].bytes = 0
