@@ -136,7 +136,7 @@ func (r *run) unhealthy(ctx context.Context) error {
 		return err
 	}
 	defer cl.Close()
-	if _, err := r.askEnds(ctx, cl); err != nil {
+	if _, err := r.askEnds(ctx, cl, 0); err != nil {
 		return fmt.Errorf("ask for the ends: %w", err)
 	}
 	return nil

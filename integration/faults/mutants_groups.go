@@ -156,7 +156,7 @@ func (r *run) askOffsets(ctx context.Context, group string) error {
 	}
 	defer cl.Close()
 	for {
-		if _, err = r.offsets(ctx, cl, r.newProcess(), group); err == nil {
+		if _, err = r.offsets(ctx, cl, r.newProcess(), groupSpec{name: group}); err == nil {
 			return nil
 		}
 		if !r.settled(ctx, 200*time.Millisecond) {

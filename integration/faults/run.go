@@ -62,8 +62,16 @@ type run struct {
 	members      sync.WaitGroup
 	grouping     context.Context
 	stopGrouping context.CancelFunc
-	coordinators sync.Map         // group → *cluster.Node
-	lastRead     map[string]int64 // key → behind the last record that was read at the end
+	coordinators sync.Map // group → *cluster.Node
+	// transactions says that there are producers and a group which use them, converters its members. impatient clients wait
+	// for answers for a second only.
+	transactions, impatient bool
+	converters              sync.WaitGroup
+	converting              context.Context
+	stopConverting          context.CancelFunc
+	converted               atomic.Int64 // when a converter last got records, unix ns
+	// lastRead and lastCommitted have what is behind the last record that was read at the end at each level, by key.
+	lastRead, lastCommitted map[string]int64
 }
 
 // newProcess gives a number that was never used in this history.
@@ -96,6 +104,7 @@ func (r *run) remark(format string, args ...any) {
 func (r *run) execute(ctx context.Context, s *scenario, length time.Duration) (report *check.Report, err error) {
 	defer func() {
 		r.endSenders()
+		r.endConverters()
 		r.endGroups()
 		r.endReaders()
 		if e := r.closeCluster(); err == nil {
@@ -132,8 +141,16 @@ func (r *run) execute(ctx context.Context, s *scenario, length time.Duration) (r
 	}
 	r.endSenders()
 	r.remark("read everything")
-	r.reread(ctx)
-	r.drainGroups(ctx)
+	r.lastRead, r.lastCommitted = map[string]int64{}, map[string]int64{}
+	r.awaitStable(ctx, topics...)
+	r.reread(ctx, topics...)
+	if r.transactions {
+		r.drainGroups(ctx, convertGroup)
+		r.endConverters()
+		r.awaitStable(ctx, totals)
+		r.reread(ctx, totals)
+	}
+	r.drainGroups(ctx, r.groups...)
 	r.endGroups()
 	r.endReaders()
 	r.remark("compare the metadata")
@@ -268,6 +285,7 @@ func (r *run) startWorkload() {
 		r.senders.Go(func() { r.administer(r.seed ^ uint64(i+1)) })
 	}
 	r.startGroups()
+	r.startTransactions()
 }
 
 // endSenders has producers and admins end, and waits until what they sent is answered; nothing when there are none.

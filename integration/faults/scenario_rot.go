@@ -23,7 +23,7 @@ var rots = []struct {
 }
 
 func ofWorkload(name string) bool {
-	for _, t := range topics {
+	for _, t := range append(topics[:len(topics):len(topics)], totals) {
 		if strings.HasPrefix(name, t+"-") {
 			return true
 		}

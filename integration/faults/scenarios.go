@@ -20,6 +20,8 @@ type scenario struct {
 	brokers      int           // when not that of the flags
 	perTopic     int           // partitions of a topic, when not the usual ones
 	groups       []groupSpec   // when not the usual ones
+	plain        bool          // without transactions
+	impatient    bool          // clients give answers up after a second or so
 	proxy        bool          // stand a proxy between clients and brokers
 	// round makes one fault, and ends it.
 	round func(ctx context.Context, r *run) error
@@ -36,7 +38,8 @@ var scenarios = []*scenario{
 	{name: "S6", what: "disks: EIO at sync, slow sync, full, frozen, 1 MiB/s", disks: true, round: roundDisk},
 	{name: "S7", what: "rot: bits, tails and files of a stopped broker, its metadata too", round: roundRot},
 	{name: "S7-raft", what: "rot in the metadata of a stopped broker, nothing else", round: roundRotRaft},
-	{name: "S11", what: "64 members of three groups join and leave, a broker is paused for 8 s", perTopic: 24, groups: churningGroups, round: roundChurn},
+	{name: "S10", what: "EndTxn, Produce, offset commits and others arrive when their clients have gone on", proxy: true, impatient: true, round: roundHeld},
+	{name: "S11", what: "64 members of three groups join and leave, a broker is paused for 8 s", perTopic: 24, groups: churningGroups, plain: true, round: roundChurn},
 }
 
 // between returns a random time.

@@ -8,7 +8,13 @@ import (
 
 // tierOne is what every merge must survive, in less than four minutes: each fault once or twice, in order.
 var tierOne = []*scenario{
-	{name: "T1", what: "kill, SIGSTOP and cut off a leader, rolling restart", links: true, once: true, round: roundSmoke},
+	{name: "T1", what: "kill, SIGSTOP and cut off a leader, rolling restart", links: true, once: true, groups: smokeGroups, round: roundSmoke},
+}
+
+// smokeGroups have members that mostly stay, and are not missed for long when they die: the tier has a minute or so.
+var smokeGroups = []groupSpec{
+	{name: "billing", members: 3, static: 1, least: 12 * time.Second, most: 40 * time.Second, session: 6 * time.Second},
+	{name: "audit", consumer: true, members: 3, static: 1, least: 12 * time.Second, most: 40 * time.Second, session: 6 * time.Second},
 }
 
 // roundSmoke is the whole tier in one go.

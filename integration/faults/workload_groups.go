@@ -25,6 +25,16 @@ type groupSpec struct {
 	// least and most bound how long a member stays. Half of those that go die without a word.
 	least, most time.Duration
 	session     time.Duration
+	topics      []string // what they read; nil: all that producers write to
+	committed   bool     // they read committed records only, and commit in transactions
+}
+
+// read are the topics that the members read.
+func (g groupSpec) read() []string {
+	if g.topics != nil {
+		return g.topics
+	}
+	return topics
 }
 
 // The groups of most scenarios. Their sessions are short, so that a member that died is not missed for long.
@@ -107,20 +117,27 @@ type member struct {
 	marks   map[string]map[int32]kgo.EpochOffset
 }
 
+func (r *run) member(g groupSpec, name string) *member {
+	return &member{r: r, spec: g, name: name, process: r.newProcess(), held: map[string]bool{}, asked: map[string]bool{}, marks: map[string]map[int32]kgo.EpochOffset{}}
+}
+
 // memberLife is one process in a place of the group.
 func (r *run) memberLife(ctx context.Context, g groupSpec, place int, random *rand.Rand) {
-	m := &member{r: r, spec: g, process: r.newProcess(), held: map[string]bool{}, asked: map[string]bool{}, marks: map[string]map[int32]kgo.EpochOffset{}}
+	var name string
+	if place < g.static {
+		name = fmt.Sprintf("%s-%d", g.name, place)
+	}
+	m := r.member(g, name)
 	var line plug
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(r.cluster.Seeds()...), kgo.ConsumerGroup(g.name), kgo.ConsumeTopics(topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.RequireStableFetchOffsets(), kgo.SessionTimeout(g.session), kgo.HeartbeatInterval(time.Second), kgo.RebalanceTimeout(15 * time.Second),
-		kgo.MetadataMinAge(200 * time.Millisecond), kgo.FetchMaxWait(300 * time.Millisecond), kgo.RequestTimeoutOverhead(5 * time.Second), kgo.Dialer(line.dial),
+		kgo.MetadataMinAge(200 * time.Millisecond), kgo.FetchMaxWait(300 * time.Millisecond), kgo.RequestTimeoutOverhead(r.requestPatience()), kgo.Dialer(line.dial),
 		kgo.RetryBackoffFn(func(tries int) time.Duration { return time.Duration(min(tries, 5)) * 50 * time.Millisecond }),
 		kgo.OnPartitionsAssigned(m.assigned), kgo.OnPartitionsRevoked(m.released), kgo.OnPartitionsLost(m.released), kgo.AdjustFetchOffsetsFn(m.found),
 	}
-	if place < g.static {
-		m.name = fmt.Sprintf("%s-%d", g.name, place)
-		opts = append(opts, kgo.InstanceID(m.name))
+	if name != "" {
+		opts = append(opts, kgo.InstanceID(name))
 	}
 	if g.consumer {
 		opts = append(opts, kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer()))
@@ -162,6 +179,9 @@ func (m *member) assigned(_ context.Context, cl *kgo.Client, added map[string][]
 	fresh := map[string]bool{}
 	each(added, func(key string, _ string, _ int32) { fresh[key], m.held[key] = true, true })
 	for key := range m.held {
+		if m.spec.committed && !fresh[key] {
+			continue // a transactional session does not tell of everything that it gives up
+		}
 		m.r.history.Log(check.Op{F: check.Claim, Type: check.OK, Process: m.process, Group: m.spec.name, Key: key, Epoch: generation, Text: who})
 		if fresh[key] {
 			m.asked[key] = true
@@ -232,6 +252,9 @@ func (m *member) take(fetches kgo.Fetches) {
 			return
 		}
 		o := recordsOp(check.Op{F: check.Take, Type: check.OK, Process: m.process, Group: m.spec.name, Key: check.Key(p.Topic, p.Partition)}, p.Records)
+		if m.spec.committed {
+			o.Text = check.ReadCommitted
+		}
 		m.r.history.Log(o)
 		last := p.Records[len(p.Records)-1]
 		if m.marks[p.Topic] == nil {

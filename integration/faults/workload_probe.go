@@ -34,8 +34,11 @@ func (r *run) probe(n *cluster.Node) {
 			_, _ = r.refresh(r.reading, cl)
 		}
 		f, timestamp := check.HighWatermark, int64(-1)
-		if i%8 == 7 {
+		switch {
+		case i%8 == 7:
 			f, timestamp = check.LogStart, -2
+		case r.transactions && i%2 == 1:
+			f = check.LastStable
 		}
 		r.probeOnce(process, n, cl, f, timestamp)
 		if i%5 == 4 {
@@ -47,6 +50,9 @@ func (r *run) probe(n *cluster.Node) {
 func (r *run) probeOnce(process int, n *cluster.Node, cl *kgo.Client, f check.F, timestamp int64) {
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1
+	if f == check.LastStable {
+		req.IsolationLevel = 1
+	}
 	asked := map[string]bool{}
 	for _, topic := range r.topics {
 		t := kmsg.NewListOffsetsRequestTopic()
@@ -95,14 +101,19 @@ func (r *run) probeOnce(process int, n *cluster.Node, cl *kgo.Client, f check.F,
 }
 
 // ends asks the leaders for the ends of all partitions.
-func (r *run) ends(ctx context.Context) (map[string]int64, error) {
+func (r *run) ends(ctx context.Context) (map[string]int64, error) { return r.endsAt(ctx, 0) }
+
+// stableEnds asks for the ends that readers of committed records see.
+func (r *run) stableEnds(ctx context.Context) (map[string]int64, error) { return r.endsAt(ctx, 1) }
+
+func (r *run) endsAt(ctx context.Context, level int8) (map[string]int64, error) {
 	cl, err := kgo.NewClient(kgo.SeedBrokers(r.cluster.Seeds()...), kgo.MetadataMinAge(100*time.Millisecond))
 	if err != nil {
 		return nil, err
 	}
 	defer cl.Close()
 	for {
-		out, err := r.askEnds(ctx, cl)
+		out, err := r.askEnds(ctx, cl, level)
 		if err == nil {
 			return out, nil
 		}
@@ -114,9 +125,9 @@ func (r *run) ends(ctx context.Context) (map[string]int64, error) {
 	}
 }
 
-func (r *run) askEnds(ctx context.Context, cl *kgo.Client) (map[string]int64, error) {
+func (r *run) askEnds(ctx context.Context, cl *kgo.Client, level int8) (map[string]int64, error) {
 	req := kmsg.NewPtrListOffsetsRequest()
-	req.ReplicaID = -1
+	req.ReplicaID, req.IsolationLevel = -1, level
 	for _, topic := range r.topics {
 		t := kmsg.NewListOffsetsRequestTopic()
 		t.Topic = topic

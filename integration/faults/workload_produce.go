@@ -60,7 +60,7 @@ func (r *run) idempotentLife() {
 	process := r.newProcess()
 	cl, err := kgo.NewClient(
 		kgo.SeedBrokers(r.cluster.Seeds()...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerLinger(0),
-		kgo.MetadataMinAge(100*time.Millisecond), kgo.UnknownTopicRetries(-1), kgo.ProduceRequestTimeout(produceTimeout), kgo.RequestTimeoutOverhead(5*time.Second), kgo.DialTimeout(3*time.Second),
+		kgo.MetadataMinAge(100*time.Millisecond), kgo.UnknownTopicRetries(-1), kgo.ProduceRequestTimeout(produceTimeout), kgo.RequestTimeoutOverhead(r.requestPatience()), kgo.DialTimeout(3*time.Second),
 		kgo.RetryBackoffFn(func(tries int) time.Duration { return time.Duration(min(tries, 5)) * 50 * time.Millisecond }), kgo.RequestRetries(1<<20), kgo.RetryTimeout(time.Hour),
 		kgo.ProducerBatchCompression(kgo.NoCompression()),
 	)

@@ -14,6 +14,9 @@ import (
 // dialPatience bounds the connection to the broker.
 const dialPatience = 5 * time.Second
 
+// lateAnswer bounds the wait for the answer to a request that was delivered late.
+const lateAnswer = 5 * time.Second
+
 // Verdict is what becomes of a frame. The zero Verdict lets it pass.
 type Verdict struct {
 	// Delay waits before anything else happens.
@@ -24,6 +27,10 @@ type Verdict struct {
 	Drop bool
 	// Cut breaks the connection, after the frame was forwarded, or lost if Drop is set.
 	Cut bool
+	// Late lets a request leave its connection: the client gets no answer, the frames behind it go on, and after Delay and
+	// Hold the broker gets it on a connection of its own, whatever became of the client by then: what a network may do that
+	// kept a packet back. It needs a listener without authentication.
+	Late bool
 }
 
 // Rule looks at every frame and says what becomes of it. It is called from the connection's goroutine, and must not wait
@@ -141,7 +148,7 @@ func (p *Proxy) accept() {
 		p.mu.Lock()
 		refuse, upstream := p.mu.refuse, p.mu.upstream
 		p.mu.accepted++
-		l := &link{proxy: p, number: p.mu.accepted, client: client, over: make(chan struct{})}
+		l := &link{proxy: p, number: p.mu.accepted, upstream: upstream, client: client, over: make(chan struct{})}
 		l.mu.asked = map[int32]Frame{}
 		p.mu.Unlock()
 		if refuse {
@@ -190,10 +197,51 @@ func (p *Proxy) judge(f Frame) Verdict {
 	return Verdict{}
 }
 
+// late delivers a request on a connection of its own, once its verdict lets it.
+func (p *Proxy) late(v Verdict, upstream string, payload []byte) {
+	frame := appendFrame(nil, payload)
+	p.running.Go(func() {
+		timer := time.NewTimer(v.Delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-p.closed:
+			return
+		}
+		if v.Hold != nil {
+			select {
+			case <-v.Hold:
+			case <-p.closed:
+				return
+			}
+		}
+		broker, err := net.DialTimeout("tcp", upstream, dialPatience)
+		if err != nil {
+			return // it is lost after all
+		}
+		answered := make(chan struct{})
+		defer close(answered)
+		p.running.Go(func() {
+			select {
+			case <-p.closed:
+			case <-answered:
+			}
+			_ = broker.Close()
+		})
+		if _, err := broker.Write(frame); err != nil {
+			return
+		}
+		// Whoever waits for the answer is gone; it says that the broker is done with the request.
+		_ = broker.SetReadDeadline(time.Now().Add(lateAnswer))
+		_, _ = readFrame(bufio.NewReader(broker), nil)
+	})
+}
+
 // link is one connection.
 type link struct {
 	proxy          *Proxy
 	number         int
+	upstream       string
 	client, broker net.Conn
 	over           chan struct{}
 	once           sync.Once
@@ -288,6 +336,10 @@ func (l *link) pump(d Direction, from, to net.Conn) {
 		f := Frame{Direction: d, Conn: l.number, Nth: nth, Payload: payload, Key: -1}
 		l.identify(&f)
 		v := l.proxy.judge(f)
+		if v.Late && d == Request {
+			l.proxy.late(v, l.upstream, payload)
+			continue
+		}
 		if !l.wait(v.Delay, v.Hold) || !l.flowing(d) {
 			return
 		}

@@ -300,3 +300,27 @@ func TestBrokenStreams(t *testing.T) {
 	require.NoError(t, e.listener.Close())
 	refused(t, p)
 }
+
+// A late request leaves its connection: what comes behind it is answered, and it reaches the broker when it is let go, though
+// its client is gone.
+func TestLateRequest(t *testing.T) {
+	p, e := open(t)
+	gate := make(chan struct{})
+	late := First(1, Key(Request, 26))
+	defer p.Add(func(f Frame) Verdict {
+		if late(f) {
+			return Verdict{Late: true, Hold: gate}
+		}
+		return Verdict{}
+	})()
+	c := dial(t, p)
+	c.ask(26, 1)
+	c.ask(26, 2)
+	require.Equal(t, int32(2), c.answer())
+	require.Equal(t, int32(2), wait(t, e.got))
+	c.silent()
+	require.NoError(t, c.c.Close())
+	require.Empty(t, e.got)
+	close(gate)
+	require.Equal(t, int32(1), wait(t, e.got))
+}
