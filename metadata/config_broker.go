@@ -103,6 +103,12 @@ func brokerConfigTable() []*ConfigKey {
 		intKey("offsets.retention.minutes", 10080, "How long offsets are kept once their group has no members.").minutes().atLeast(1),
 		longKey("offsets.retention.check.interval.ms", 600000, "How often offsets are looked at that may have expired.").ms().atLeast(1),
 
+		// Transactions.
+		intKey("transaction.max.timeout.ms", 900000, "The longest transaction timeout that a client may ask for.").ms().atLeast(1).dynamic(),
+		intKey("transactional.id.expiration.ms", 604800000, "How long a transactional id is kept that nobody uses.").ms().atLeast(1).dynamic(),
+		intKey("transaction.abort.timed.out.transaction.cleanup.interval.ms", 10000, "How often it is tried again to abort a transaction that has timed out, while that cannot be committed; the first time it is at once.").ms().atLeast(1).dynamic(),
+		intKey("transaction.remove.expired.transaction.cleanup.interval.ms", 3600000, "How often transactional ids are looked at that may have expired.").ms().atLeast(1).dynamic(),
+
 		// TLS listeners (PEM files, read again when they change).
 		stringKey("ssl.keystore.type", "PEM", "The format of the certificate files.").that("PEM", pemOnly),
 		stringKey("ssl.keystore.location", "", "The PEM file with the private key and the certificate chain.").unset(""),

@@ -204,15 +204,17 @@ func brokerConfigsInert() []*ConfigKey {
 		boolKey("errors.deadletterqueue.auto.create.topics.enable", false, "Whether dead-letter topics are created."),
 		stringKey("errors.deadletterqueue.topic.name.prefix", "dlq.", "Prefix of dead-letter topics."),
 	)
-	because(laterTxn,
-		intKey("transaction.max.timeout.ms", 900000, "Largest transaction timeout a client may ask.").ms().atLeast(1),
-		intKey("transactional.id.expiration.ms", 604800000, "How long an unused transactional id is kept.").ms().atLeast(1),
-		intKey("transaction.abort.timed.out.transaction.cleanup.interval.ms", 10000, "How often open transactions are looked at.").ms().atLeast(1),
-		intKey("transaction.remove.expired.transaction.cleanup.interval.ms", 3600000, "How often expired ids are removed.").ms().atLeast(1),
+	because("it is always on: without it a batch that comes late can hold a partition back for ever (KIP-890)",
 		boolKey("transaction.partition.verification.enable", true, "Whether a produce in a transaction is checked (KIP-890)."),
+	)
+	because("clients cannot prepare transactions in this version",
 		boolKey("transaction.two.phase.commit.enable", false, "Whether clients may prepare (KIP-939)."),
+	)
+	because("what waits is told when the metadata changes, and need not ask again and again",
 		intKey("add.partitions.to.txn.retry.backoff.ms", 20, "Retry of adding partitions.").ms(),
 		intKey("add.partitions.to.txn.retry.backoff.max.ms", 100, "Longest retry of it.").ms(),
+	)
+	because("it is looked at whenever logs are looked at for retention",
 		intKey("producer.id.expiration.check.interval.ms", 600000, "How often producer state is looked at.").ms().atLeast(1),
 	)
 	because(laterSecurity,

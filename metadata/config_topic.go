@@ -13,7 +13,6 @@ const (
 	laterCleaner  = "it is stored, and takes effect with the log cleaner of a later release"
 	laterCluster  = "it is stored, and takes effect with several brokers, in a later release"
 	laterGroups   = "it is stored, and takes effect with consumer groups, in a later release"
-	laterTxn      = "it is stored, and takes effect with transactions, in a later release"
 	laterTiered   = "there is no tiered storage in this version"
 	laterSecurity = "authentication and authorisation come in a later release; listeners that ask for SASL are refused"
 	laterQuotas   = "quotas come in a later release"

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/millrace/millrace/log"
 	"github.com/millrace/millrace/log/record"
 	"github.com/millrace/millrace/metadata"
 	"github.com/millrace/millrace/replication"
@@ -27,8 +28,8 @@ import (
 //	v9    flexible
 //	v10   who leads instead, and where it is (KIP-951): complete or not at all
 //	v11   may be told 120 about transactions
-//	v12   transactions, second protocol (KIP-890): means nothing before the
-//	      feature transaction.version is finalized, so it is served as v11
+//	v12   transactions, second protocol (KIP-890): a partition becomes part of the
+//	      transaction with its first batch; see produce_transactional.go
 //	v13   topics by id (KIP-516)
 //
 // Each partition stands for itself and has one entry in the answer, in the order
@@ -88,12 +89,19 @@ func (h *Handlers) produce(c *call) {
 	p.pending.Store(int32(n) + 1)
 
 	acks, now := p.body.acks, time.Now()
-	for i := range p.body.partitions {
-		if acks < -1 || acks > 1 {
+	switch {
+	case acks < -1 || acks > 1:
+		for i := range p.body.partitions {
 			p.fail(i, replication.ErrInvalidAcks)
-			continue
 		}
-		p.append(i, now)
+	case p.body.transactional:
+		p.appendTransactional(now)
+	default:
+		for i := range p.body.partitions {
+			if part, batch := p.check(i, now); part != nil {
+				p.append(i, part, batch)
+			}
+		}
 	}
 	p.keepNames()
 	p.appended = time.Now()
@@ -111,8 +119,9 @@ func (p *produceCall) keepNames() {
 	}
 }
 
-// append validates and appends one partition's batch.
-func (p *produceCall) append(i int, now time.Time) {
+// check finds one partition and validates its batch, which may be a rewritten one. If either
+// fails, that is the partition's outcome, and it returns nil.
+func (p *produceCall) check(i int, now time.Time) (*replication.Partition, record.Batch) {
 	asked := &p.body.partitions[i]
 	topic := &p.body.topics[asked.topic]
 	part, err := p.lookup(topic, asked.partition)
@@ -121,38 +130,43 @@ func (p *produceCall) append(i int, now time.Time) {
 	}
 	if err != nil {
 		p.fail(i, err)
-		return
+		return nil, nil
 	}
 	if p.req.Version < 13 && !topic.owned {
 		topic.name, topic.owned = part.Topic(), true
 	}
-	out := &p.outcomes[i]
 	settings := part.Settings()
 	rules := produceRules(settings, p.req.Version, now)
 	batch, err := record.Validate(asked.records, rules)
 	if err != nil {
 		p.refuse(i, err, part)
-		return
+		return nil, nil
 	}
-	if batch.IsTransactional() {
-		if err = errTransactions; !p.body.transactional {
-			err = errNoTransactionalID
-		}
-		p.fail(i, err)
-		return
+	if batch.IsTransactional() && !p.body.transactional {
+		p.fail(i, errNoTransactionalID)
+		return nil, nil
 	}
 	if rules.LogAppendTime {
-		out.appendAt = rules.Now
+		p.outcomes[i].appendAt = rules.Now
 	}
+	return part, batch
+}
+
+// append appends one partition's batch.
+func (p *produceCall) append(i int, part *replication.Partition, batch record.Batch) {
+	part.Append(p.appendRequest(i, batch))
+}
+
+func (p *produceCall) appendRequest(i int, batch record.Batch) replication.AppendRequest {
 	request := replication.AppendRequest{
 		Records: batch, Owner: p.req.Frame, Acks: p.body.acks, CurrentLeaderEpoch: -1,
 		Timeout: time.Duration(max(p.body.timeoutMillis, 0)) * time.Millisecond,
 		Waiter:  p, Index: i,
 	}
-	if &batch[0] != &asked.records[0] {
+	if &batch[0] != &p.body.partitions[i].records[0] {
 		request.Owner = heapBuffer{} // rewritten: no longer in the frame
 	}
-	part.Append(request)
+	return request
 }
 
 // heapBuffer owns record bytes that the garbage collector looks after.
@@ -255,7 +269,7 @@ func (p *produceCall) unacknowledged() {
 	for i := range p.outcomes {
 		if err := p.outcomes[i].result.Err; err != nil {
 			asked := &p.body.partitions[i]
-			p.code(err)
+			p.error(p.produceCode(err))
 			p.req.CloseConn(fmt.Sprintf("produce with acks=0 to partition %d of topic %q failed: %v", asked.partition, p.body.topics[asked.topic].name, err))
 			return
 		}
@@ -290,10 +304,10 @@ func (p *produceCall) partition(i int) kmsg.ProduceResponseTopicPartition {
 	rp.Partition = p.body.partitions[i].partition
 	if err := out.result.Err; err != nil {
 		rp.BaseOffset, rp.LogAppendTime, rp.LogStartOffset = -1, -1, -1
-		rp.ErrorCode = p.code(err)
+		rp.ErrorCode = p.error(p.produceCode(err))
 		rp.ErrorMessage = errorMessage(err)
 		var invalid *record.InvalidError
-		if errors.As(err, &invalid) {
+		if errors.As(err, &invalid) || p.refusedByLog(err) {
 			rp.LogStartOffset = out.result.LogStartOffset
 		}
 		if p.req.Version >= 8 && invalid != nil {
@@ -311,6 +325,13 @@ func (p *produceCall) partition(i int) kmsg.ProduceResponseTopicPartition {
 	}
 	rp.BaseOffset, rp.LogAppendTime, rp.LogStartOffset = out.result.BaseOffset, out.appendAt, out.result.LogStartOffset
 	return rp
+}
+
+// refusedByLog reports whether the partition's log has looked at a batch and refused it: as
+// Kafka does, the answer then tells where the log begins. In a transaction an epoch is judged
+// before the log sees the batch.
+func (p *produceCall) refusedByLog(err error) bool {
+	return errors.Is(err, log.ErrOutOfOrderSequence) || errors.Is(err, log.ErrInvalidTransactionState) || errors.Is(err, log.ErrInvalidProducerEpoch) && !p.body.transactional
 }
 
 // hint tells a client that came to the wrong broker where to go (KIP-951).

@@ -192,7 +192,10 @@ func (h *Handlers) fetchOffsets(c *call, r group.FetchRequest, topics []fetchedT
 }
 
 func (p *fetchedPartition) set(c *call, o *group.FetchedOffset) {
-	p.partition, p.offset, p.leaderEpoch, p.metadata, p.code = o.Partition, o.Offset, o.LeaderEpoch, o.Metadata, c.groupCode(o.Err)
+	p.partition, p.code = o.Partition, c.groupCode(o.Err)
+	if o.Err == nil { // an offset that is about to change is not told
+		p.offset, p.leaderEpoch, p.metadata = o.Offset, o.LeaderEpoch, o.Metadata
+	}
 }
 
 // allOffsets arranges offsets by topic. Those of topics that are gone died with
@@ -212,7 +215,7 @@ func allOffsets(c *call, image *metadata.Image, offsets []group.FetchedOffset) [
 			index[o.TopicID] = at
 			topics = append(topics, fetchedTopic{name: t.Name, id: t.ID})
 		}
-		var p fetchedPartition
+		p := fetchedPartition{offset: -1, leaderEpoch: -1}
 		p.set(c, o)
 		topics[at].partitions = append(topics[at].partitions, p)
 	}

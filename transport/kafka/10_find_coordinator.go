@@ -15,9 +15,9 @@ import (
 //	v5    as v4 (KIP-890 added error codes clients may see)
 //
 // Any broker answers, from the committed metadata, so that all agree once they have
-// them. Types above 1 belong to later versions: 42. Transactions have no
-// coordinators yet: 15, which clients retry, as for a group that nobody can
-// coordinate at present.
+// them. Types above 1 belong to later versions: 42. What nobody can coordinate at
+// present is 15, which clients retry; so are all transactions of a cluster whose
+// feature level has none yet.
 
 // Coordinator types.
 const (
@@ -45,20 +45,24 @@ func (h *Handlers) findCoordinator(c *call, req *kmsg.FindCoordinatorRequest) km
 	return resp
 }
 
-// coordinator says who coordinates a group and how these clients reach it: with a
-// code and a text if nobody does, or nobody whom they could reach.
+// coordinator says who coordinates a group or a transactional id, and how these clients
+// reach it: with a code and a text if nobody does, or nobody whom they could reach.
 func (e endpoints) coordinator(kind int8, key string) (ep endpoint, code int16, text string) {
 	nobody := endpoint{id: metadata.NoBroker, port: -1}
+	what, of := "group", metadata.GroupCoordinator
 	switch kind {
 	case groupCoordinator:
 	case transactionCoordinator:
-		return nobody, codeCoordinatorNotAvailable, "this cluster has no transaction coordinators yet"
+		if e.image.FeatureLevel() < metadata.TransactionsFeatureLevel {
+			return nobody, codeCoordinatorNotAvailable, "the cluster's feature level has no transactions yet: millrace cluster upgrade finalize"
+		}
+		what, of = "transactional id", metadata.TransactionCoordinator
 	default:
 		return nobody, codeInvalidRequest, "the coordinator type is unknown in this version"
 	}
-	id, _ := e.image.Coordinator(metadata.GroupCoordinator, key)
+	id, _ := e.image.Coordinator(of, key)
 	if ep, ok := e.of(id); ok {
 		return ep, codeNone, ""
 	}
-	return nobody, codeCoordinatorNotAvailable, "no broker can coordinate the group at present"
+	return nobody, codeCoordinatorNotAvailable, "no broker can coordinate the " + what + " at present"
 }

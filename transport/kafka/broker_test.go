@@ -21,6 +21,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
 
+	"github.com/millrace/millrace/group"
+	"github.com/millrace/millrace/group/txn"
 	"github.com/millrace/millrace/log"
 	"github.com/millrace/millrace/log/record"
 	"github.com/millrace/millrace/log/vfs"
@@ -57,6 +59,7 @@ type brokerEdit struct {
 	fs      vfs.FS                  // nil: an empty one in memory
 	dir     string                  // the log directory; "": /data
 
+	grouped             bool   // with a real coordinator of groups
 	level               uint32 // feature level that the cluster is formed at; 0: the newest
 	partitionsInRequest int    // how many one request may create; 0: the default
 }
@@ -177,6 +180,29 @@ func startBroker(tmp string, edit brokerEdit) (b *testBroker, err error) {
 	b.groups = &testGroups{}
 	config.BrokerID, config.Store, config.Replicas, config.Groups, config.Logger = b.id, b.store, b.replicas, b.groups, logger
 	config.Static, config.Registerer = edit.static, b.registry
+	config.ProducerIDs = NewProducerIDs(b.store.AllocateProducerIDs)
+	transactions, err := txn.New(txn.Config{
+		Broker: b.id, Incarnation: registration.Incarnation, Store: b.store, ProducerIDs: config.ProducerIDs.Next, Logger: logger,
+	})
+	if err != nil {
+		return b, err
+	}
+	config.Transactions = transactions
+	var running sync.WaitGroup
+	running.Go(func() { _ = transactions.Run(context.Background()) })
+	closers = append(closers, func() {
+		_ = transactions.Close()
+		running.Wait()
+	})
+	if edit.grouped {
+		groups, err := group.New(group.Config{Broker: b.id, Incarnation: registration.Incarnation, Store: b.store, Logger: logger})
+		if err != nil {
+			return b, err
+		}
+		config.Groups = groups
+		running.Go(func() { _ = groups.Run(context.Background()) })
+		closers = append(closers, func() { _ = groups.Close() })
+	}
 	if edit.kafka != nil {
 		edit.kafka(&config)
 	}

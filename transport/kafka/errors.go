@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/group"
+	"github.com/millrace/millrace/group/txn"
 	"github.com/millrace/millrace/log"
 	"github.com/millrace/millrace/log/record"
 	"github.com/millrace/millrace/metadata"
@@ -59,7 +60,9 @@ const (
 	codeInvalidProducerIDMapping           int16 = 49
 	codeInvalidTransactionTimeout          int16 = 50
 	codeConcurrentTransactions             int16 = 51
+	codeTransactionCoordinatorFenced       int16 = 52
 	codeTransactionalIDAuthorizationFailed int16 = 53
+	codeOperationNotAttempted              int16 = 55
 	codeStorageError                       int16 = 56
 	codeNonEmptyGroup                      int16 = 68
 	codeGroupIDNotFound                    int16 = 69
@@ -100,6 +103,7 @@ const (
 	codeStaleMemberEpoch                   int16 = 113
 	codeMismatchedEndpointType             int16 = 114
 	codeUnsupportedEndpointType            int16 = 115
+	codeTransactionAbortable               int16 = 120
 	codeInvalidRegularExpression           int16 = 128
 	codeRebootstrapRequired                int16 = 129
 )
@@ -146,12 +150,11 @@ var codeNames = map[int16]string{
 	codeInvalidProducerEpoch:               "INVALID_PRODUCER_EPOCH",
 	codeInvalidTxnState:                    "INVALID_TXN_STATE",
 	codeInvalidProducerIDMapping:           "INVALID_PRODUCER_ID_MAPPING",
-	codeConcurrentTransactions:             "CONCURRENT_TRANSACTIONS",
-	codeUnstableOffsetCommit:               "UNSTABLE_OFFSET_COMMIT",
-	codeProducerFenced:                     "PRODUCER_FENCED",
-	codeTransactionalIDNotFound:            "TRANSACTIONAL_ID_NOT_FOUND",
 	codeInvalidTransactionTimeout:          "INVALID_TRANSACTION_TIMEOUT",
+	codeConcurrentTransactions:             "CONCURRENT_TRANSACTIONS",
+	codeTransactionCoordinatorFenced:       "TRANSACTION_COORDINATOR_FENCED",
 	codeTransactionalIDAuthorizationFailed: "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+	codeOperationNotAttempted:              "OPERATION_NOT_ATTEMPTED",
 	codeStorageError:                       "KAFKA_STORAGE_ERROR",
 	codeNonEmptyGroup:                      "NON_EMPTY_GROUP",
 	codeGroupIDNotFound:                    "GROUP_ID_NOT_FOUND",
@@ -173,6 +176,8 @@ var codeNames = map[int16]string{
 	codeNoReassignmentInProgress:           "NO_REASSIGNMENT_IN_PROGRESS",
 	codeGroupSubscribedToTopic:             "GROUP_SUBSCRIBED_TO_TOPIC",
 	codeInvalidRecord:                      "INVALID_RECORD",
+	codeUnstableOffsetCommit:               "UNSTABLE_OFFSET_COMMIT",
+	codeProducerFenced:                     "PRODUCER_FENCED",
 	codeDuplicateResource:                  "DUPLICATE_RESOURCE",
 	codeInvalidUpdateVersion:               "INVALID_UPDATE_VERSION",
 	codeFeatureUpdateFailed:                "FEATURE_UPDATE_FAILED",
@@ -181,6 +186,7 @@ var codeNames = map[int16]string{
 	codeBrokerIDNotRegistered:              "BROKER_ID_NOT_REGISTERED",
 	codeInconsistentTopicID:                "INCONSISTENT_TOPIC_ID",
 	codeInconsistentClusterID:              "INCONSISTENT_CLUSTER_ID",
+	codeTransactionalIDNotFound:            "TRANSACTIONAL_ID_NOT_FOUND",
 	codeFetchSessionTopicIDError:           "FETCH_SESSION_TOPIC_ID_ERROR",
 	codeIneligibleReplica:                  "INELIGIBLE_REPLICA",
 	codeFencedMemberEpoch:                  "FENCED_MEMBER_EPOCH",
@@ -189,6 +195,7 @@ var codeNames = map[int16]string{
 	codeStaleMemberEpoch:                   "STALE_MEMBER_EPOCH",
 	codeMismatchedEndpointType:             "MISMATCHED_ENDPOINT_TYPE",
 	codeUnsupportedEndpointType:            "UNSUPPORTED_ENDPOINT_TYPE",
+	codeTransactionAbortable:               "TRANSACTION_ABORTABLE",
 	codeInvalidRegularExpression:           "INVALID_REGULAR_EXPRESSION",
 	codeRebootstrapRequired:                "REBOOTSTRAP_REQUIRED",
 }
@@ -243,6 +250,8 @@ var errorTable = []errorCode{
 	{log.ErrOffsetOutOfRange, codeOffsetOutOfRange},
 	{log.ErrOutOfOrderSequence, codeOutOfOrderSequence},
 	{log.ErrInvalidProducerEpoch, codeInvalidProducerEpoch},
+	{log.ErrInvalidTransactionState, codeInvalidTxnState},
+	{log.ErrCoordinatorFenced, codeTransactionCoordinatorFenced},
 	{log.ErrInvalidBatch, codeInvalidRecord},
 	{log.ErrStaleEpoch, codeNotLeaderOrFollower},
 	{log.ErrUnexpectedOffset, codeUnknownServerError},
@@ -289,6 +298,14 @@ var errorTable = []errorCode{
 	{metadata.ErrCorrupt, codeStorageError},
 	{metadata.ErrFailed, codeStorageError},
 
+	// metadata: what Apply says of a transaction. The handlers know which versions of which requests want another code.
+	{metadata.ErrProducerFenced, codeProducerFenced},
+	{metadata.ErrInvalidProducerEpoch, codeInvalidProducerEpoch},
+	{metadata.ErrInvalidProducerIDMapping, codeInvalidProducerIDMapping},
+	{metadata.ErrInvalidTransactionState, codeInvalidTxnState},
+	{metadata.ErrConcurrentTransactions, codeConcurrentTransactions},
+	{metadata.ErrTransactionNotFound, codeTransactionalIDNotFound},
+
 	{metadata.ErrNotCoordinator, codeNotCoordinator},
 	{metadata.ErrGroupNotFound, codeGroupIDNotFound},
 	{metadata.ErrGroupNotEmpty, codeNonEmptyGroup},
@@ -296,12 +313,15 @@ var errorTable = []errorCode{
 	{metadata.ErrFencedInstance, codeFencedInstanceID},
 	{metadata.ErrIllegalGeneration, codeIllegalGeneration},
 	{metadata.ErrStaleMemberEpoch, codeStaleMemberEpoch},
-	{metadata.ErrProducerFenced, codeProducerFenced},
-	{metadata.ErrInvalidProducerEpoch, codeInvalidProducerEpoch},
-	{metadata.ErrInvalidProducerIDMapping, codeInvalidProducerIDMapping},
-	{metadata.ErrInvalidTransactionState, codeInvalidTxnState},
-	{metadata.ErrConcurrentTransactions, codeConcurrentTransactions},
-	{metadata.ErrTransactionNotFound, codeTransactionalIDNotFound},
+
+	// txn: what a coordinator of transactions refused, and what keeps a batch out of a transaction. Nothing was appended
+	// then: 19 is what producers of every age repeat their request upon.
+	{txn.ErrNotCoordinator, codeNotCoordinator},
+	{txn.ErrUnavailable, codeCoordinatorLoadInProgress},
+	{txn.ErrInvalidRequest, codeInvalidRequest},
+	{txn.ErrInvalidTimeout, codeInvalidTransactionTimeout},
+	{txn.ErrAbortable, codeTransactionAbortable},
+	{txn.ErrUnverified, codeNotEnoughReplicas},
 
 	// group: what a coordinator refused. All of it is definite.
 	{group.ErrNotCoordinator, codeNotCoordinator},
@@ -319,16 +339,17 @@ var errorTable = []errorCode{
 	{group.ErrGroupNotFound, codeGroupIDNotFound},
 	{group.ErrSubscribed, codeGroupSubscribedToTopic},
 	{group.ErrMetadataTooLarge, codeOffsetMetadataTooLarge},
-	{group.ErrUnstableOffset, codeUnstableOffsetCommit},
 	{group.ErrInvalidRequest, codeInvalidRequest},
 	{group.ErrStaleMemberEpoch, codeStaleMemberEpoch},
 	{group.ErrFencedMemberEpoch, codeFencedMemberEpoch},
 	{group.ErrUnreleasedInstance, codeUnreleasedInstanceID},
 	{group.ErrUnsupportedAssignor, codeUnsupportedAssignor},
 	{group.ErrInvalidRegex, codeInvalidRegularExpression},
+	{group.ErrUnstableOffset, codeUnstableOffsetCommit},
 
 	// this package.
-	{errTransactions, codeInvalidTxnState},
+	{errNoProducerID, codeInvalidRecord},
+	{errTwoProducers, codeInvalidProducerIDMapping},
 	{errNoTransactionalID, codeTransactionalIDAuthorizationFailed}, // nobody may write under no id, says Kafka
 	{errDuplicatePartition, codeInvalidRequest},
 	{errNegativeOffset, codeInvalidCommitOffsetSize},
@@ -337,7 +358,8 @@ var errorTable = []errorCode{
 
 // Errors that are found here rather than below.
 var (
-	errTransactions       = errors.New("transactions are not available on this cluster yet")
+	errNoProducerID       = errors.New("a transactional batch without a producer id")
+	errTwoProducers       = errors.New("batches of two producers in a transactional request")
 	errNoTransactionalID  = errors.New("a transactional batch in a request without a transactional id")
 	errNotBroker          = errors.New("only brokers follow, on their own listener")
 	errFetchSession       = errors.New("fetch session is not known any more")

@@ -77,7 +77,7 @@ func TestEverySentinelIsMapped(t *testing.T) {
 	_, lines, ok := strings.Cut(string(source), "var errorTable")
 	require.True(t, ok)
 	var all []string
-	for _, p := range [][2]string{{"log", "log"}, {"log/record", "record"}, {"metadata", "metadata"}, {"replication", "replication"}, {"group", "group"}} {
+	for _, p := range [][2]string{{"log", "log"}, {"log/record", "record"}, {"metadata", "metadata"}, {"replication", "replication"}, {"group", "group"}, {"group/txn", "txn"}} {
 		all = append(all, sentinels(t, p[0], p[1])...)
 	}
 	require.Greater(t, len(all), 40, "the parser found too little to be right")

@@ -23,7 +23,8 @@ const featureLevel = "millrace.version"
 
 // features are all there are, in the order of the answers.
 var features = []feature{
-	{name: "group.version", max: 1, level: metadata.GroupsFeatureLevel}, // KIP-848
+	{name: "group.version", max: 1, level: metadata.GroupsFeatureLevel},             // KIP-848
+	{name: "transaction.version", max: 2, level: metadata.TransactionsFeatureLevel}, // KIP-890
 	{name: featureLevel, min: int16(metadata.MinFeatureLevel), max: int16(metadata.MaxFeatureLevel)},
 }
 

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/log"
 )
 
 // recordSource is what the encoder needs to know about the record bytes of one
@@ -55,8 +57,11 @@ type fetchPartition struct {
 	logEndOffset int64
 
 	// abortedNull says that AbortedTransactions is null (read_uncommitted)
-	// rather than an empty array (read_committed).
+	// rather than an array (read_committed).
 	abortedNull bool
+	// aborted are the transactions whose records the reader is to skip, sorted by
+	// first offset (trap 20); none if abortedNull.
+	aborted []log.AbortedTransaction
 
 	// records may be nil: the field is then empty, never null (librdkafka logs
 	// "invalid MessageSetSize -1" and backs off when it sees null).
@@ -162,12 +167,15 @@ func (e *fetchEncoder) partition(p *fetchPartition, index int) {
 	switch {
 	case e.flexible && p.abortedNull:
 		e.head = append(e.head, 0)
-	case e.flexible:
-		e.head = append(e.head, 1)
 	case p.abortedNull:
 		e.int32(-1)
 	default:
-		e.int32(0)
+		e.arrayLen(len(p.aborted))
+		for i := range p.aborted {
+			e.int64(p.aborted[i].ProducerID)
+			e.int64(p.aborted[i].FirstOffset)
+			e.noTags()
+		}
 	}
 	if e.version >= 11 {
 		e.int32(p.preferredReplica)

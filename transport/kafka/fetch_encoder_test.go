@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/log"
 )
 
 // bytesSource is a record source in memory.
@@ -45,6 +47,11 @@ func kmsgFetch(version, errorCode int16, sessionID int32, parts []fetchPartition
 		rp.CurrentLeader.LeaderID, rp.CurrentLeader.LeaderEpoch = p.leaderID, p.leaderEpoch
 		if !p.abortedNull {
 			rp.AbortedTransactions = []kmsg.FetchResponseTopicPartitionAbortedTransaction{}
+			for _, a := range p.aborted {
+				ra := kmsg.NewFetchResponseTopicPartitionAbortedTransaction()
+				ra.ProducerID, ra.FirstOffset = a.ProducerID, a.FirstOffset
+				rp.AbortedTransactions = append(rp.AbortedTransactions, ra)
+			}
 		}
 		rp.PreferredReadReplica = p.preferredReplica
 		rp.RecordBatches = []byte{}
@@ -69,7 +76,11 @@ func drawFetch(t *rapid.T) ([]fetchPartition, []kmsg.FetchResponseBroker) {
 		p := newFetchPartition(rapid.SampledFrom(topics).Draw(t, "topic"), rapid.Int32().Draw(t, "partition"))
 		p.errorCode = rapid.Int16().Draw(t, "error")
 		p.highWatermark, p.lastStableOffset, p.logStartOffset = int64s.Draw(t, "hw"), int64s.Draw(t, "lso"), int64s.Draw(t, "start")
-		p.abortedNull = rapid.Bool().Draw(t, "null")
+		if p.abortedNull = rapid.Bool().Draw(t, "null"); !p.abortedNull {
+			for range rapid.IntRange(0, 3).Draw(t, "aborted") {
+				p.aborted = append(p.aborted, log.AbortedTransaction{ProducerID: rapid.Int64().Draw(t, "producer"), FirstOffset: rapid.Int64().Draw(t, "first")})
+			}
+		}
 		if rapid.Bool().Draw(t, "diverging") {
 			p.divergingEpoch, p.divergingOffset = rapid.Int32().Draw(t, "epoch"), int64s.Draw(t, "end")
 		}

@@ -124,6 +124,9 @@ func (f *fetchCall) readOne(t *fetchTarget, p *fetchPartition, maxBytes int, min
 		res.Slice.Release()
 		return 0, false
 	}
+	if f.committed {
+		p.aborted = res.Aborted
+	}
 	f.slices = append(f.slices, fetchSlice{res.Slice, mark})
 	p.records = &f.slices[len(f.slices)-1]
 	return n, false

@@ -15,6 +15,7 @@ type Groups interface {
 	Heartbeat(r group.HeartbeatRequest) error
 	Leave(r group.LeaveRequest, done func([]error, error))
 	Commit(r group.CommitRequest, done func([]error, error))
+	CommitTransaction(r group.CommitTransactionRequest, done func([]error, error))
 	Fetch(r group.FetchRequest) ([]group.FetchedOffset, error)
 	Describe(name string) (group.Description, error)
 	List() ([]group.Listing, error)

@@ -21,13 +21,14 @@ import (
 type testGroups struct {
 	mu struct {
 		sync.Mutex
-		joins   []group.JoinRequest
-		syncs   []group.SyncRequest
-		leaves  []group.LeaveRequest
-		commits []group.CommitRequest
-		fetches []group.FetchRequest
-		parked  []func(group.JoinResult)
-		beats   []group.ConsumerHeartbeatRequest
+		joins        []group.JoinRequest
+		syncs        []group.SyncRequest
+		leaves       []group.LeaveRequest
+		commits      []group.CommitRequest
+		transactions []group.CommitTransactionRequest
+		fetches      []group.FetchRequest
+		parked       []func(group.JoinResult)
+		beats        []group.ConsumerHeartbeatRequest
 	}
 	park      bool // joins wait
 	join      func(group.JoinRequest) group.JoinResult
@@ -93,6 +94,17 @@ func (g *testGroups) Commit(r group.CommitRequest, done func([]error, error)) {
 		return
 	}
 	go func() { done(g.commit(r)) }() // as after the quorum, on another goroutine
+}
+
+func (g *testGroups) CommitTransaction(r group.CommitTransactionRequest, done func([]error, error)) {
+	g.mu.Lock()
+	g.mu.transactions = append(g.mu.transactions, r)
+	g.mu.Unlock()
+	if g.commit == nil {
+		done(make([]error, len(r.Offsets)), nil)
+		return
+	}
+	go func() { done(g.commit(r.CommitRequest)) }()
 }
 
 func (g *testGroups) Fetch(r group.FetchRequest) ([]group.FetchedOffset, error) {

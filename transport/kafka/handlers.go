@@ -13,13 +13,14 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 
+	"github.com/millrace/millrace/group/txn"
 	"github.com/millrace/millrace/metadata"
 	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/transport"
 )
 
 // Config says what the handlers work on. Start from Default and set at least
-// BrokerID, Store, Replicas, Groups and Logger.
+// BrokerID, Store, Replicas, Groups, Transactions and Logger.
 type Config struct {
 	// BrokerID is this broker's id: the one it is registered under in Store.
 	BrokerID metadata.BrokerID
@@ -31,6 +32,10 @@ type Config struct {
 	Replicas *replication.Manager
 	// Groups is the group coordinator of this broker.
 	Groups Groups
+	// Transactions is the transaction coordinator of this broker.
+	Transactions Transactions
+	// ProducerIDs are those of producers without transactions; the coordinator may share them. nil: a block of their own.
+	ProducerIDs *ProducerIDs
 	// Static is what the broker was started with: file, environment and --set
 	// merged, canonical values by key. The keys of this package that may
 	// change later come from the metadata on top of it.
@@ -59,8 +64,8 @@ func Default() Config {
 // Validate reports the first field that cannot work.
 func (c *Config) Validate() error {
 	switch {
-	case c.Store == nil, c.Replicas == nil, c.Groups == nil, c.Logger == nil:
-		return errors.New("kafka handlers: Store, Replicas, Groups and Logger are required")
+	case c.Store == nil, c.Replicas == nil, c.Groups == nil, c.Transactions == nil, c.Logger == nil:
+		return errors.New("kafka handlers: Store, Replicas, Groups, Transactions and Logger are required")
 	case c.BrokerID < 0:
 		return fmt.Errorf("kafka handlers: broker id %d", c.BrokerID)
 	case c.MaxRequestBytes < 64<<10, c.DecodeBudgetBytes < int64(c.MaxRequestBytes), c.AdminTimeout <= 0:
@@ -90,7 +95,12 @@ type Handlers struct {
 	history    groupHistories
 
 	produceCalls, fetchCalls sync.Pool
-	ids                      producerIDs
+	ids                      *ProducerIDs
+
+	// verifier and enlister see to it that a transactional batch belongs to an open transaction: of producers of the first
+	// protocol, and of the second (KIP-890).
+	verifier *txn.Verifier
+	enlister *txn.Enlister
 
 	// ctx ends with Close; work is what was started under it.
 	ctx    context.Context
@@ -116,7 +126,11 @@ func New(cfg Config) (*Handlers, error) {
 	h.creator.init(h)
 	h.parked.init(h)
 	h.groupCalls.init(h)
-	h.ids.allocate = cfg.Store.AllocateProducerIDs
+	if h.ids = cfg.ProducerIDs; h.ids == nil {
+		h.ids = NewProducerIDs(cfg.Store.AllocateProducerIDs)
+	}
+	h.verifier = txn.NewVerifier(cfg.Store, verifyTimeout)
+	h.enlister = txn.NewEnlister(cfg.Store, enlistHold, nil, cfg.Logger)
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h, nil
 }
@@ -128,6 +142,8 @@ func (h *Handlers) Close() error {
 	h.creator.stop()
 	h.parked.drain()
 	h.groupCalls.drain()
+	h.verifier.Close()
+	h.enlister.Close()
 	h.work.Wait()
 	return nil
 }

@@ -130,11 +130,12 @@ type produceTopic struct {
 // any shape costs two slices which are used again for the next one; names and
 // records alias the body, which must stay alive and unchanged as long.
 type produceBody struct {
-	transactional bool // a transactional id was given, "" included
-	acks          int16
-	timeoutMillis int32
-	topics        []produceTopic
-	partitions    []producePartition
+	transactional   bool   // a transactional id was given, "" included
+	transactionalID string // aliases the body
+	acks            int16
+	timeoutMillis   int32
+	topics          []produceTopic
+	partitions      []producePartition
 }
 
 // producePartition is one partition of a request.
@@ -150,7 +151,7 @@ func (p *produceBody) decode(version int16, body []byte) error {
 	p.topics, p.partitions = p.topics[:0], p.partitions[:0]
 	flexible := version >= 9
 	r := wireReader{src: body}
-	_, p.transactional = r.string(flexible)
+	p.transactionalID, p.transactional = r.string(flexible)
 	p.acks = r.int16()
 	p.timeoutMillis = r.int32()
 
@@ -209,5 +210,5 @@ func (p *produceBody) decode(version int16, body []byte) error {
 func (p *produceBody) release() {
 	clear(p.topics)
 	clear(p.partitions)
-	p.topics, p.partitions = p.topics[:0], p.partitions[:0]
+	p.topics, p.partitions, p.transactionalID = p.topics[:0], p.partitions[:0], ""
 }

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"strconv"
-	"time"
 
 	"github.com/millrace/millrace/metadata"
 )
@@ -12,10 +11,9 @@ import (
 type brokerSettings struct {
 	static map[string]string
 
-	autoCreateTopics      bool
-	deleteTopics          bool
-	fetchMaxBytes         int
-	maxTransactionTimeout time.Duration
+	autoCreateTopics bool
+	deleteTopics     bool
+	fetchMaxBytes    int
 }
 
 func (s *brokerSettings) init(cfg Config) {
@@ -23,7 +21,6 @@ func (s *brokerSettings) init(cfg Config) {
 	s.autoCreateTopics = s.value("auto.create.topics.enable") == "true"
 	s.deleteTopics = s.value("delete.topic.enable") == "true"
 	s.fetchMaxBytes = int(s.number("fetch.max.bytes"))
-	s.maxTransactionTimeout = time.Duration(s.number("transaction.max.timeout.ms")) * time.Millisecond
 }
 
 func (s *brokerSettings) sessionSlots() int {

@@ -55,8 +55,13 @@ func table() []api {
 		{keyCreateTopics, "CreateTopics", 0, 0, 7, 5, answerWaiting((*Handlers).createTopics)},
 		{keyDeleteTopics, "DeleteTopics", 0, 0, 6, 4, answerWaiting((*Handlers).deleteTopics)},
 		{keyDeleteRecords, "DeleteRecords", 0, 0, 2, 2, answerWaiting((*Handlers).deleteRecords)},
-		{keyInitProducerID, "InitProducerId", 0, 0, 5, 2, answerWaiting((*Handlers).initProducerID)},
+		{keyInitProducerID, "InitProducerId", 0, 0, 5, 2, answerGroup((*Handlers).initProducerID)},
 		{keyOffsetForLeaderEpoch, "OffsetForLeaderEpoch", 2, 2, 4, 4, answer((*Handlers).offsetForLeaderEpoch)},
+		{keyAddPartitionsToTxn, "AddPartitionsToTxn", 0, 0, 5, 3, answerGroup((*Handlers).addPartitionsToTxn)},
+		{keyAddOffsetsToTxn, "AddOffsetsToTxn", 0, 0, 4, 3, answerGroup((*Handlers).addOffsetsToTxn)},
+		{keyEndTxn, "EndTxn", 0, 0, 5, 3, answerGroup((*Handlers).endTxn)},
+		{keyWriteTxnMarkers, "WriteTxnMarkers", 1, 1, 2, 1, answerGroup((*Handlers).writeTxnMarkers)},
+		{keyTxnOffsetCommit, "TxnOffsetCommit", 0, 0, 6, 3, answerGroup((*Handlers).txnOffsetCommit)},
 		{keyDescribeConfigs, "DescribeConfigs", 0, 0, 4, 4, answer((*Handlers).describeConfigs)},
 		{keyAlterConfigs, "AlterConfigs", 0, 0, 2, 2, answerWaiting((*Handlers).alterConfigs)},
 		{keyDescribeLogDirs, "DescribeLogDirs", 0, 0, 4, 2, answer((*Handlers).describeLogDirs)},
@@ -70,6 +75,9 @@ func table() []api {
 		{keyDescribeQuorum, "DescribeQuorum", 0, 0, 2, 0, answerWaiting((*Handlers).describeQuorum)},
 		{keyUpdateFeatures, "UpdateFeatures", 0, 0, 2, 0, answerWaiting((*Handlers).updateFeatures)},
 		{keyDescribeCluster, "DescribeCluster", 0, 0, 2, 0, answer((*Handlers).describeCluster)},
+		{keyDescribeProducers, "DescribeProducers", 0, 0, 0, 0, answer((*Handlers).describeProducers)},
+		{keyDescribeTransactions, "DescribeTransactions", 0, 0, 0, 0, answer((*Handlers).describeTransactions)},
+		{keyListTransactions, "ListTransactions", 0, 0, 2, 0, answer((*Handlers).listTransactions)},
 		{keyConsumerGroupHeartbeat, "ConsumerGroupHeartbeat", 0, 0, 1, 0, answerGroup((*Handlers).consumerGroupHeartbeat)},
 		{keyConsumerGroupDescribe, "ConsumerGroupDescribe", 0, 0, 1, 0, answer((*Handlers).consumerGroupDescribe)},
 	}
@@ -96,6 +104,11 @@ const (
 	keyDeleteRecords               int16 = 21
 	keyInitProducerID              int16 = 22
 	keyOffsetForLeaderEpoch        int16 = 23
+	keyAddPartitionsToTxn          int16 = 24
+	keyAddOffsetsToTxn             int16 = 25
+	keyEndTxn                      int16 = 26
+	keyWriteTxnMarkers             int16 = 27
+	keyTxnOffsetCommit             int16 = 28
 	keyDescribeConfigs             int16 = 32
 	keyAlterConfigs                int16 = 33
 	keyDescribeLogDirs             int16 = 35
@@ -109,6 +122,9 @@ const (
 	keyDescribeQuorum              int16 = 55
 	keyUpdateFeatures              int16 = 57
 	keyDescribeCluster             int16 = 60
+	keyDescribeProducers           int16 = 61
+	keyDescribeTransactions        int16 = 65
+	keyListTransactions            int16 = 66
 	keyConsumerGroupHeartbeat      int16 = 68
 	keyConsumerGroupDescribe       int16 = 69
 )

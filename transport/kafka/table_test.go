@@ -31,6 +31,11 @@ const goldenTable = `
 21 DeleteRecords            0-2
 22 InitProducerId           0-5
 23 OffsetForLeaderEpoch     2-4
+24 AddPartitionsToTxn       0-5
+25 AddOffsetsToTxn          0-4
+26 EndTxn                   0-5
+27 WriteTxnMarkers          1-2
+28 TxnOffsetCommit          0-6
 32 DescribeConfigs          0-4
 33 AlterConfigs             0-2
 35 DescribeLogDirs          0-4
@@ -44,6 +49,9 @@ const goldenTable = `
 55 DescribeQuorum           0-2
 57 UpdateFeatures           0-2
 60 DescribeCluster          0-2
+61 DescribeProducers        0-0
+65 DescribeTransactions     0-0
+66 ListTransactions         0-2
 68 ConsumerGroupHeartbeat   0-1
 69 ConsumerGroupDescribe    0-1
 `

@@ -172,13 +172,13 @@ func TestAPIVersionsChecks(t *testing.T) {
 	}
 }
 
-// Transactions are not here: every key gets 15; types that do not exist 42.
+// Groups and transactional ids have a coordinator; types that do not exist are 42.
 func TestFindCoordinator(t *testing.T) {
 	c := theBroker(t).dial(t)
 	for version := int16(1); version <= 5; version++ {
 		req := kmsg.NewPtrFindCoordinatorRequest()
 		req.Version, req.CoordinatorKey, req.CoordinatorKeys = version, "g", []string{"g", "h"}
-		for kind, code := range []int16{0, 15, 42} {
+		for kind, code := range []int16{0, 0, 42} {
 			req.CoordinatorType = int8(kind)
 			resp := ask[*kmsg.FindCoordinatorResponse](c, req)
 			codes, nodes := []int16{resp.ErrorCode}, []int32{resp.NodeID}
