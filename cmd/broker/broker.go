@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace/millrace/group"
+	"github.com/millrace/millrace/group/txn"
 	"github.com/millrace/millrace/log"
 	"github.com/millrace/millrace/metadata"
 	"github.com/millrace/millrace/metadata/membership"
@@ -44,18 +45,24 @@ type Broker struct {
 	epoch       int64           // of its registration
 
 	// The parts, set by the steps that open them, in their order.
-	peers     *peer.Peers            // nil for a broker alone
-	gossip    *membership.Membership // nil for a broker alone
-	forming   *forming               // with gossip
-	http      *console.Server
-	httpAddr  net.Addr
-	dir       *log.Dir
-	store     *metadata.Store
-	bound     []transport.ListenerConfig
-	replicas  *replication.Manager
-	groups    *group.Coordinator
-	grouping  sync.WaitGroup // the coordinator's Run
-	lag       *lagReader
+	peers    *peer.Peers            // nil for a broker alone
+	gossip   *membership.Membership // nil for a broker alone
+	forming  *forming               // with gossip
+	http     *console.Server
+	httpAddr net.Addr
+	dir      *log.Dir
+	store    *metadata.Store
+	bound    []transport.ListenerConfig
+	replicas *replication.Manager
+	groups   *group.Coordinator
+	grouping sync.WaitGroup // the coordinator's Run
+	lag      *lagReader
+
+	producerIDs  *kafka.ProducerIDs
+	transactions *txn.Coordinator
+	transacting  sync.WaitGroup // the coordinator's Run, and the watch
+	stopWatching context.CancelFunc
+
 	handlers  *kafka.Handlers
 	transport *transport.Server
 	serving   chan error // the end of the transport's Run

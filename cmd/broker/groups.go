@@ -4,19 +4,15 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/millrace/millrace/group"
-	"github.com/millrace/millrace/metadata"
 )
 
 // openGroups starts the group coordinator. It coordinates once the metadata shows this broker's registration, and answers
 // while the lease holds.
 func (b *Broker) openGroups(context.Context) error {
-	settings := groupSettings{effective: b.effective}
+	settings := cachedSettings[group.Settings]{effective: b.effective, read: settingsOfGroups}
 	coordinator, err := group.New(group.Config{
 		Broker: b.nodeID, Incarnation: b.incarnation, Store: b.store, Leased: b.replicas.Leased, Settings: settings.get,
 		Logger: b.logger.With("part", "group"),
@@ -42,49 +38,8 @@ func (b *Broker) closeGroups(context.Context) error {
 	return err
 }
 
-// groupSettings are the settings of groups as the broker's configuration has them now. They are asked for with every
-// join, so that they are read once in a while.
-type groupSettings struct {
-	effective func() map[string]string
-
-	mu struct {
-		sync.Mutex
-		read time.Time
-		now  group.Settings
-	}
-}
-
-// groupSettingsAge is how old the settings may be that a join gets.
-const groupSettingsAge = time.Second
-
-func (s *groupSettings) get() group.Settings {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.mu.read.IsZero() || time.Since(s.mu.read) > groupSettingsAge {
-		s.mu.now, s.mu.read = settingsOfGroups(s.effective()), time.Now()
-	}
-	return s.mu.now
-}
-
-func settingsOfGroups(values map[string]string) group.Settings {
-	value := func(name string) string {
-		if v, ok := values[name]; ok {
-			return v
-		}
-		key, ok := metadata.LookupConfig(metadata.ConfigBroker, name)
-		if !ok {
-			panic("broker: config " + name + " is not in the configuration table")
-		}
-		return key.Default
-	}
-	number := func(name string) int64 {
-		n, err := strconv.ParseInt(value(name), 10, 64)
-		if err != nil {
-			panic("broker: config " + name + " is not a number after its check: " + err.Error())
-		}
-		return n
-	}
-	millis := func(name string) time.Duration { return time.Duration(number(name)) * time.Millisecond }
+func settingsOfGroups(values settingValues) group.Settings {
+	value, number, millis := values.text, values.number, values.millis
 	policy := value("group.consumer.migration.policy")
 	return group.Settings{
 		MinSessionTimeout: millis("group.min.session.timeout.ms"), MaxSessionTimeout: millis("group.max.session.timeout.ms"),

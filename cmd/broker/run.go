@@ -46,6 +46,7 @@ func (b *Broker) steps() []step {
 		{"registering", b.register, nil},
 		{"opening partitions", b.openReplicas, b.closeReplicas},
 		{"opening the group coordinator", b.openGroups, b.closeGroups},
+		{"opening the transaction coordinator", b.openTransactions, b.closeTransactions},
 		{"making the request handlers", b.openHandlers, b.closeHandlers},
 		{"opening the admin API", b.openAdmin, b.closeAdmin},
 		{"serving", b.serve, b.stopServing},
@@ -421,7 +422,7 @@ func (b *Broker) closeReplicas(ctx context.Context) error {
 func (b *Broker) openHandlers(context.Context) error {
 	cfg := b.cfg.Kafka
 	cfg.BrokerID, cfg.Store, cfg.Replicas, cfg.Static = b.nodeID, b.store, b.replicas, b.cfg.Static
-	cfg.Groups = b.groups
+	cfg.Groups, cfg.Transactions, cfg.ProducerIDs = b.groups, b.transactions, b.producerIDs
 	cfg.Logger = b.logger.With("part", "kafka")
 	cfg.Registerer = b.registry
 	handlers, err := kafka.New(cfg)

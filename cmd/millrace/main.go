@@ -79,7 +79,7 @@ func newApp(e *env) *cli.App {
 		HelpName:                  "millrace",
 		Usage:                     "a streaming broker that speaks the Kafka protocol, and its tools",
 		Flags:                     globalFlags(),
-		Commands:                  []*cli.Command{startCommand(), devCommand(), topicCommand(), groupCommand(), clusterCommand(), logCommand(), benchCommand(), doctorCommand(), profileCommand(), generateCommand(), versionCommand()},
+		Commands:                  []*cli.Command{startCommand(), devCommand(), topicCommand(), groupCommand(), clusterCommand(), txnCommand(), logCommand(), benchCommand(), doctorCommand(), profileCommand(), generateCommand(), versionCommand()},
 		Writer:                    e.stdout,
 		ErrWriter:                 e.stderr,
 		Reader:                    e.stdin,
