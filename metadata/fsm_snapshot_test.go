@@ -177,18 +177,30 @@ func drawGroups(t *rapid.T, d *draft) {
 
 // drawTransactions fills transactional ids and pending offsets.
 func drawTransactions(t *rapid.T, d *draft) {
+	var partitions []TopicPartitions
+	d.st.eachTopic(func(topic *Topic) bool {
+		partitions = addPartitions(partitions, []TopicPartitions{{TopicID: topic.ID, Partitions: []int32{int32(len(topic.Partitions)) - 1, 0}}})
+		return true
+	})
+	var ongoing []int64
 	for i := range rapid.IntRange(0, 5).Draw(t, "transactions") {
 		x := draw(t, reflect.TypeFor[Transaction]()).Interface().(Transaction)
 		x.ID = fmt.Sprintf("x%d", i)
-		x.State = rapid.SampledFrom([]TransactionState{0, 1, 2, 3, 4, 5}).Draw(t, "state")
+		x.State = rapid.SampledFrom([]TransactionState{0, 1, 1, 2, 3, 4, 5}).Draw(t, "state")
 		x.Revision = x.Number + uint64(rapid.IntRange(0, 3).Draw(t, "revision"))
 		x.ProducerID, x.MarkerProducerID = int64(3*i), int64(3*i+rapid.IntRange(0, 1).Draw(t, "another producer id"))
-		x.Partitions, x.Groups = nil, nil
-		if x.State.Active() && (x.State.Prepared() || rapid.Bool().Draw(t, "has partitions")) {
-			x.Partitions = []TopicPartitions{{TopicID: TopicID{1}, Partitions: []int32{0, 3}}, {TopicID: TopicID{2}, Partitions: []int32{1}}}
+		x.Partitions, x.Groups = partitions, nil
+		if x.State.Prepared() && partitions == nil {
+			x.State += 2
 		}
 		if x.State == TransactionOngoing {
-			x.Groups = []string{"g0", "g1"}
+			x.Groups, ongoing = []string{"g0", "g1", "g2"}, append(ongoing, x.ProducerID)
+			if rapid.Bool().Draw(t, "has no partitions") {
+				x.Partitions = nil
+			}
+		}
+		if !x.State.Active() {
+			x.Partitions = nil
 		}
 		if !x.State.Prepared() {
 			x.MarkerProducerID, x.MarkerEpoch = -1, -1
@@ -200,15 +212,16 @@ func drawTransactions(t *rapid.T, d *draft) {
 		d.st.transactions = d.st.transactions.set(d.edit, x.ID, &x)
 	}
 	for name := range d.st.groups.all() {
-		for producer := range rapid.IntRange(0, 2).Draw(t, "producers with pending offsets") {
-			n := rapid.SampledFrom([]int{1, 3, offsetsPerRecord, offsetsPerRecord + 1}).Draw(t, "pending")
+		for _, producer := range ongoing {
+			n := rapid.SampledFrom([]int{0, 1, 3, offsetsPerRecord, offsetsPerRecord + 1}).Draw(t, "pending")
 			for j := range n {
-				o := pendingOffset{order: uint64(j) + 1, superseded: rapid.IntRange(0, 3).Draw(t, "superseded") == 0}
+				o := pendingOffset{order: uint64(j) + 1, superseded: j%700 == 699}
 				o.CommittedOffset = CommittedOffset{Offset: int64(j), LeaderEpoch: -1, CommittedAt: int64(j) + 1}
 				if j < 3 {
 					o.CommittedOffset = draw(t, reflect.TypeFor[CommittedOffset]()).Interface().(CommittedOffset)
+					o.superseded = rapid.Bool().Draw(t, "superseded")
 				}
-				d.putPendingOffset(d.ownPending(name), int64(producer), TopicIDPartition{TopicID{byte(j % 3), 1}, int32(j)}, o)
+				d.putPendingOffset(d.ownPending(name), producer, TopicIDPartition{TopicID{byte(j * 3 / n), 1}, int32(j)}, o)
 			}
 		}
 	}

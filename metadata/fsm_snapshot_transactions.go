@@ -97,6 +97,11 @@ func (b *snapshotBuilder) addTransactions(m *pb.SnapshotTransactions) error {
 		case t.State.Prepared() != (t.MarkerProducerID >= 0) || t.State.Prepared() && t.Partitions == nil:
 			return fmt.Errorf("transaction %s in state %v with markers of producer %d", quoteShort(t.ID), t.State, t.MarkerProducerID)
 		}
+		for _, topic := range t.Partitions {
+			if found := st.topicByID(topic.TopicID); found == nil || int(topic.Partitions[len(topic.Partitions)-1]) >= len(found.Partitions) {
+				return fmt.Errorf("transaction %s has partitions of topic %s that are not there", quoteShort(t.ID), topic.TopicID)
+			}
+		}
 		for _, id := range t.producerIDs() {
 			if other := st.transactionByProducer(id); other != nil {
 				return fmt.Errorf("transactions %s and %s share producer id %d", quoteShort(other.ID), quoteShort(t.ID), id)
@@ -117,6 +122,9 @@ func (b *snapshotBuilder) addPending(m *pb.SnapshotPending) error {
 			return fmt.Errorf("pending offsets of group %s out of order", quoteShort(m.Group))
 		case b.d.st.group(m.Group) == nil:
 			return fmt.Errorf("pending offsets of group %s, which is not there", quoteShort(m.Group))
+		}
+		if t := b.d.st.transactionByProducer(m.ProducerId); t == nil || t.State != TransactionOngoing || !t.HasGroup(m.Group) {
+			return fmt.Errorf("pending offsets of group %s by producer %d, which is in no transaction with it", quoteShort(m.Group), m.ProducerId)
 		}
 		at.group, at.producerID, at.offset, at.pending = b.d.st.group(m.Group).Name, m.ProducerId, TopicIDPartition{}, true
 	}

@@ -393,6 +393,15 @@ func TestReplayIsDeterministic(t *testing.T) {
 		require.NotZero(t, f.st.lastGenerations.len())
 		replayIsDeterministic(t, entries)
 	})
+	t.Run("transactions", func(t *testing.T) {
+		f := newTestFSM(t)
+		entries := transactionWorkload(f, 400)
+		require.Greater(t, f.st.transactions.len(), 5)
+		require.NotZero(t, f.st.active.len())
+		require.NotZero(t, f.st.pending.len())
+		require.NotZero(t, f.st.offsetCount)
+		replayIsDeterministic(t, entries)
+	})
 }
 
 func replayIsDeterministic(t *testing.T, entries []*raft.Log) {

@@ -26,10 +26,15 @@ func FuzzEntry(f *testing.F) {
 	for _, e := range groupWorkload(groups, 60) {
 		f.Add(e.Data)
 	}
+	transactions := newTestFSM(f)
+	for _, e := range transactionWorkload(transactions, 60) {
+		f.Add(e.Data)
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		fsm := threeBrokers(t)
-		fsm.must(&setFeatureLevel{expected: 1, level: GroupsFeatureLevel})
-		fsm.must(&commitOffsets{broker: 1, epoch: 1, coordinatorEpoch: fsm.st.coordinatorEpoch, sequence: 1, commits: []OffsetCommit{
+		fsm := transactionsFSM(t)
+		fsm.ongoing("tx-1", 1, "group-1")
+		require.NoError(t, fsm.step("tx-1", offsetsOf(fsm.st.transaction("tx-1"), "group-1", 7)).err)
+		fsm.must(&commitOffsets{broker: 1, epoch: 1, coordinatorEpoch: fsm.st.coordinatorEpoch, lane: 1, sequence: 1, commits: []OffsetCommit{
 			{Group: "group-1", Generation: -1, Offsets: []OffsetEntry{{TopicID{1}, 0, 4, -1, ""}}},
 		}})
 		before := stateHash(fsm.st, fsm.index)
@@ -61,6 +66,9 @@ func FuzzSnapshot(f *testing.F) {
 	groups := newTestFSM(f)
 	groupWorkload(groups, 120)
 	f.Add(snapshotBytes(f, groups.st, groups.index), true)
+	transactions := newTestFSM(f)
+	transactionWorkload(transactions, 120)
+	f.Add(snapshotBytes(f, transactions.st, transactions.index), true)
 	f.Fuzz(func(t *testing.T, data []byte, mend bool) {
 		if mend {
 			data = withChecksums(data)
@@ -84,8 +92,8 @@ func FuzzCommand(f *testing.F) {
 	for _, e := range workload(fsm, 60) {
 		f.Add(e.Data, uint8(3))
 	}
-	groups := newTestFSM(f)
-	for _, e := range groupWorkload(groups, 60) {
+	groups, transactions := newTestFSM(f), newTestFSM(f)
+	for _, e := range append(groupWorkload(groups, 60), transactionWorkload(transactions, 60)...) {
 		var entry pb.Entry
 		require.NoError(f, proto.Unmarshal(e.Data, &entry))
 		for _, c := range entry.Commands {

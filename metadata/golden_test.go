@@ -15,7 +15,7 @@ import (
 var updateGolden = flag.Bool("update", false, "write the golden files of this package anew, those of the newest feature level")
 
 // newestGolden are the golden files that -update writes. Those of older levels are what older builds wrote, and stay.
-const newestGolden = "v2"
+const newestGolden = "v3"
 
 // What an earlier build wrote to disk, a Raft log and the snapshot of the same state, is read by this one, means the same
 // and is written in the same bytes. A failure here means that the format has changed: old files must stay readable, and
@@ -48,6 +48,28 @@ func TestGoldenFormatsOfGroups(t *testing.T) {
 	require.Positive(t, st.lastGenerations.len())
 	require.NotEmpty(t, st.commitSequences)
 	require.Positive(t, st.coordinatorEpoch)
+}
+
+// The same of feature level 3: transactions and pending offsets.
+func TestGoldenFormatsOfTransactions(t *testing.T) {
+	st := checkGolden(t, "v3", func(f *testFSM) []*raft.Log { return transactionWorkload(f, 400) })
+	require.Equal(t, TransactionsFeatureLevel, st.featureLevel)
+	states := map[TransactionState]bool{}
+	for _, x := range st.transactions.all() {
+		states[x.State] = true
+	}
+	require.Len(t, states, 6, "transactions of every state: %v", states)
+	require.Positive(t, st.pending.len())
+	superseded := false
+	for _, of := range st.pending.all() {
+		for _, pending := range of.producers.all() {
+			for _, o := range pending.offsets.all() {
+				superseded = superseded || o.superseded
+			}
+		}
+	}
+	require.True(t, superseded)
+	require.Positive(t, st.transactionRevision)
 }
 
 // checkGolden compares with the golden files of a version. With -update it writes the newest first, from entries that f has
