@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace/millrace/group"
+	"github.com/millrace/millrace/group/txn"
 	"github.com/millrace/millrace/log"
 	"github.com/millrace/millrace/log/record"
 	"github.com/millrace/millrace/log/vfs"
@@ -84,7 +85,7 @@ func startCluster(t testing.TB) *testCluster {
 		t.Cleanup(func() { _ = b.replicas.Close() })
 		require.NoError(t, b.replicas.Ready(ctx))
 		kc := kafka.Default()
-		kc.BrokerID, kc.Store, kc.Replicas, kc.Groups, kc.Logger = id, store, b.replicas, &group.Coordinator{}, logger
+		kc.BrokerID, kc.Store, kc.Replicas, kc.Groups, kc.Transactions, kc.Logger = id, store, b.replicas, &group.Coordinator{}, &txn.Coordinator{}, logger
 		b.handlers, err = kafka.New(kc)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = b.handlers.Close() })
