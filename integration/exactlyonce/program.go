@@ -24,7 +24,6 @@ type program struct {
 	cmd    *exec.Cmd
 	done   chan struct{}
 	starts int
-	code   int // of the last end; -1 after a signal
 }
 
 // start runs the process. It does not outlive us.
@@ -62,9 +61,6 @@ func (p *program) start() error {
 			}
 		}
 		_ = cmd.Wait()
-		p.mu.Lock()
-		p.code = cmd.ProcessState.ExitCode()
-		p.mu.Unlock()
 	}()
 	return nil
 }
@@ -76,13 +72,6 @@ func (p *program) ended() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.done
-}
-
-// exit is the code that the last process ended with.
-func (p *program) exit() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.code
 }
 
 // kill ends the process with SIGKILL, if there is one.
