@@ -120,7 +120,9 @@ func (e *Enlister) Enlist(r EnlistRequest, done func(error)) {
 
 // attempt proposes the addition, unless the transaction before is seen to be in its way.
 func (e *Enlister) attempt(r *enlistment) {
-	if t := e.store.Image().Transaction(r.ID); t != nil && t.State.Prepared() && r.attempts > 0 {
+	// To propose it all the same would be refused, and cost each of a transaction's leaders a command: most producers are that
+	// much ahead of their markers. Another pair than the Image's is for the metadata to judge.
+	if t := e.store.Image().Transaction(r.ID); t != nil && t.State.Prepared() && (t.ProducerID == r.ProducerID && t.ProducerEpoch == r.ProducerEpoch || r.attempts > 0) {
 		e.wait(r)
 		return
 	}
