@@ -285,14 +285,14 @@ func (f *replicaFetcher) answer() transport.Response {
 	defer f.mu.Unlock()
 	received := f.waiting.Received
 	f.waiting = nil
-	f.timer.Stop()                                 // one that fires all the same ends the next wait early, which does no harm
-	resp := f.r.refuse(codeFetchSessionIDNotFound) // the connection has ended: nobody reads this
-	if s := f.mu.session; s != nil {
-		s.Unpark()
-		resp = f.collectLocked(received)
+	f.timer.Stop()                   // one that fires all the same ends the next wait early, which does no harm
+	defer f.state.Store(replicaIdle) // the follower's next request comes only after this answer
+	s := f.mu.session
+	if s == nil {
+		return f.r.refuse(codeFetchSessionIDNotFound) // the connection has ended: nobody reads this
 	}
-	f.state.Store(replicaIdle) // the follower's next request comes only after this answer
-	return resp
+	s.Unpark()
+	return f.collectLocked(received)
 }
 
 // replicaAnswer is the memory of an answer until it is sent.
