@@ -27,6 +27,8 @@ type bench struct {
 	rounds         int
 	ballastMiB     int
 	length, settle time.Duration
+	step           time.Duration
+	kills, groups  int
 	set, env       []string
 	verbose        bool
 	clientLog      bool
@@ -47,6 +49,9 @@ var parts = []struct {
 	{"move", (*bench).measureMove},
 	{"stop", (*bench).measureStops},
 	{"first", (*bench).measureFirst},
+	{"commits", (*bench).measureCommits},
+	{"coordinator", (*bench).measureCoordinator},
+	{"groups", (*bench).measureGroups},
 }
 
 func main() {
@@ -60,6 +65,9 @@ func main() {
 	flag.IntVar(&b.ballastMiB, "ballast", 400, "MiB that lie in the partitions before the fourth broker joins")
 	flag.IntVar(&b.rounds, "rounds", 10, "planned stops, and new clusters")
 	flag.DurationVar(&b.length, "length", 20*time.Second, "how long the move's load is measured before the fourth broker joins")
+	flag.DurationVar(&b.step, "step", 6*time.Second, "how long each rate of offset commits is measured")
+	flag.IntVar(&b.kills, "kills", 3, "how often a coordinator is killed, and how many members join a large group")
+	flag.IntVar(&b.groups, "groups", 1000, "groups of three that rest")
 	flag.StringVar(&set, "set", "", "broker settings for all parts, key=value,key=value")
 	flag.StringVar(&env, "env", "", "variables of the brokers' environment, key=value,key=value")
 	flag.BoolVar(&b.verbose, "v", false, "print what is done")

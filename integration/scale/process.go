@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/integration/cluster"
 )
@@ -116,4 +119,85 @@ func most[T int | int64](all []footprint, of func(footprint) T) (out T) {
 		out = max(out, of(f))
 	}
 	return out
+}
+
+// count is what a broker has done so far.
+type count struct {
+	cpu     time.Duration // in all its threads
+	commits float64       // offset commits sent to the quorum
+	entries float64       // Raft entries proposed
+	term    float64
+}
+
+// counters reads what each broker has done.
+func counters(ctx context.Context, c *cluster.Cluster) (all []count, err error) {
+	for _, n := range c.Nodes {
+		page, err := n.Get(ctx, "/metrics")
+		if err != nil {
+			return nil, err
+		}
+		var of count
+		for name, to := range map[string]*float64{
+			"millrace_offset_commits_total": &of.commits, "millrace_raft_entry_commands_count": &of.entries, "millrace_raft_term": &of.term,
+		} {
+			if *to, err = series(page, name); err != nil {
+				return nil, fmt.Errorf("node %d: %w", n.Index, err)
+			}
+		}
+		if of.cpu, err = cpuOf(n); err != nil {
+			return nil, err
+		}
+		all = append(all, of)
+	}
+	return all, nil
+}
+
+// cpuOf is the CPU time of a broker's process so far, as scheduled.
+func cpuOf(n *cluster.Node) (time.Duration, error) {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(int32(^n.Pid()<<3|2), &ts); err != nil {
+		return 0, fmt.Errorf("read the CPU clock of node %d: %w", n.Index, err)
+	}
+	return time.Duration(ts.Nano()), nil
+}
+
+// series is the value of a metric without labels on a metrics page.
+func series(page []byte, name string) (float64, error) {
+	for line := range strings.Lines(string(page)) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, fmt.Errorf("there is no metric %s", name)
+}
+
+// machine is what all processes have used of all processors, and what this one has.
+type machine struct {
+	at         time.Time
+	busy, self time.Duration
+}
+
+func lookAtMachine() (m machine, err error) {
+	stat, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return m, err
+	}
+	line, _, _ := strings.Cut(string(stat), "\n")
+	const tick = 10 * time.Millisecond // USER_HZ
+	for i, field := range strings.Fields(line)[1:] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return m, fmt.Errorf("read /proc/stat: %w", err)
+		}
+		if i != 3 && i != 4 && i < 8 { // not idle, not waiting for a disk
+			m.busy += time.Duration(n) * tick
+		}
+	}
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+		return m, err
+	}
+	m.self = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	m.at = time.Now()
+	return m, nil
 }

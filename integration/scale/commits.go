@@ -1,0 +1,301 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/integration/cluster"
+	"github.com/millrace/millrace/integration/member"
+)
+
+// Goals of issue 5 for commits.
+const (
+	commitsGoal  = 10_000 // a second
+	commitsRatio = 2      // produce p99 with them, times that without
+)
+
+// measureCommits has members of classic groups commit offsets one at a time, each on a connection of its own, at rising
+// rates and at last as fast as they are answered, while paced producers write. It compares the producers' p99 with that
+// without commits, and says how many commits share a Raft entry.
+func (b *bench) measureCommits(ctx context.Context) (err error) {
+	c, err := b.open(ctx, "commits", "min.insync.replicas=2", "group.initial.rebalance.delay.ms=500")
+	if err != nil {
+		return err
+	}
+	defer b.end(c, "commits", &err)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(c.Seeds()...))
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	const partitions, groups = 12, 334
+	topics := []string{"paced", "read"}
+	if err := create(ctx, cl, topics, partitions, 3); err != nil {
+		return err
+	}
+	if err := whole(ctx, c, topics, 2*partitions, 3); err != nil {
+		return err
+	}
+	var l load
+	end, err := l.start(c.Seeds(), "paced", partitions, partitions*2*time.Millisecond, 100) // 500 a second
+	if err != nil {
+		return err
+	}
+	defer end()
+	k := newCommitters(c.Seeds(), "read", partitions, groups, 3)
+	if err := k.start(ctx); err != nil {
+		return err
+	}
+	defer k.end()
+	b.logf("%d members in %d groups", len(k.all), groups)
+	if err := pause(ctx, 3*time.Second); err != nil {
+		return err
+	}
+	calm, err := k.step(ctx, c, &l, 0, b.step)
+	if err != nil {
+		return err
+	}
+	b.tell(fmt.Sprintf("%d members of %d groups, heartbeats only: CPU of the brokers; producers' median, p99", len(k.all), groups), "%s; %s, %s", calm.load(), round(calm.median), round(calm.p99))
+	for _, rate := range []int{1000, 2500, 5000, commitsGoal, 15_000, 20_000, unpaced} {
+		s, err := k.step(ctx, c, &l, rate, b.step)
+		if err != nil {
+			return err
+		}
+		// Measured anew right after, for the machine's moods.
+		again, err := k.step(ctx, c, &l, 0, b.step/2)
+		if err != nil {
+			return err
+		}
+		base := max(calm.p99, again.p99)
+		what := fmt.Sprintf("%d commits/s asked for", rate)
+		if rate == unpaced {
+			what = fmt.Sprintf("%d members commit as fast as they are answered", len(k.all))
+		}
+		got := fmt.Sprintf("%.0f/s, commit p50 %s p99 %s worst %s, %.0f commits per entry, produce p99 %s (%.1fx of %s), CPU %s, elections %d, refused %d",
+			s.rate, round(s.commitMedian), round(s.commitP99), round(s.commitWorst), s.perEntry, round(s.p99), float64(s.p99)/float64(base), round(base), s.load(), s.elections, s.refused)
+		if rate == commitsGoal {
+			b.judge(what, s.rate >= 0.98*commitsGoal && s.p99 <= commitsRatio*base && s.elections == 0 && s.refused == 0, "≥ 10,000/s, produce p99 ≤ 2x, no election", "%s", got)
+		} else {
+			b.tell(what, "%s", got)
+		}
+	}
+	if errs := l.failed(); len(errs) > 0 {
+		return fmt.Errorf("%d records were refused, such as: %w", len(errs), errs[0])
+	}
+	return nil
+}
+
+// unpaced has each member commit again as soon as it is answered.
+const unpaced = -1
+
+// committers are members that commit.
+type committers struct {
+	topic string
+	all   []*member.Member
+	// interval is how long each member waits between commits: 0 does not commit, 1 does not wait.
+	interval atomic.Int64
+	stop     context.CancelFunc
+	work     sync.WaitGroup
+
+	mu      sync.Mutex
+	took    []time.Duration
+	refused int
+	lost    int
+}
+
+func newCommitters(seeds []string, topic string, partitions, groups, size int) *committers {
+	k := &committers{topic: topic}
+	for i := range groups * size {
+		k.all = append(k.all, member.New(member.Config{Seeds: seeds, Group: fmt.Sprintf("group-%04d", i/size), Topics: []string{topic}, Partitions: partitions, Notice: k.notice}))
+	}
+	return k
+}
+
+func (k *committers) notice(e member.Event) {
+	if e.Kind == member.Lost {
+		k.mu.Lock()
+		k.lost++
+		k.mu.Unlock()
+	}
+}
+
+// start has all join, and waits until they have.
+func (k *committers) start(ctx context.Context) error {
+	ctx, k.stop = context.WithCancel(ctx)
+	var joined atomic.Int64
+	begin := make(chan struct{}, 100) // so many connect at once
+	for i, m := range k.all {
+		begin <- struct{}{}
+		k.work.Go(func() {
+			if err := m.Connect(ctx); err != nil {
+				k.mu.Lock()
+				k.refused++
+				k.mu.Unlock()
+			}
+			<-begin
+			k.run(ctx, i, m, &joined)
+		})
+	}
+	return until(ctx, patience, 50*time.Millisecond, func(context.Context) error {
+		if n := int(joined.Load()); n < len(k.all) {
+			return fmt.Errorf("%d of %d members have joined", n, len(k.all))
+		}
+		return nil
+	})
+}
+
+// run is one member's life.
+func (k *committers) run(ctx context.Context, i int, m *member.Member, joined *atomic.Int64) {
+	seen := false
+	var next time.Time
+	interval := int64(0)
+	for offset := int64(0); ctx.Err() == nil; {
+		if seen != m.Joined() && !seen {
+			seen = true
+			joined.Add(1)
+		}
+		if now := k.interval.Load(); now != interval {
+			// Spread over the interval, as clients are that know nothing of each other.
+			interval, next = now, time.Now().Add(time.Duration(now)*time.Duration(i)/time.Duration(len(k.all)))
+		}
+		if interval == 0 || m.Conn() == nil || !m.Joined() || m.NextBeat().Before(time.Now()) {
+			turn, cancel := ctx, context.CancelFunc(func() {})
+			if m.Joined() && m.NextBeat().After(time.Now()) {
+				turn, cancel = context.WithTimeout(ctx, time.Second) // to look at the interval again
+			}
+			err := m.Turn(turn)
+			cancel()
+			if err != nil {
+				m.Drop()
+				_ = pause(ctx, 100*time.Millisecond)
+			}
+			continue
+		}
+		if interval > 1 {
+			if wait := time.Until(next); wait > 0 {
+				_ = pause(ctx, min(wait, time.Second))
+				if time.Until(next) > 0 {
+					continue
+				}
+			}
+			if next = next.Add(time.Duration(interval)); time.Since(next) > time.Duration(interval) {
+				next = time.Now()
+			}
+		}
+		began := time.Now()
+		code, err := m.Commit(k.topic, int32(i%12), offset)
+		took := time.Since(began)
+		offset++
+		k.mu.Lock()
+		if err == nil && code == 0 {
+			k.took = append(k.took, took)
+		} else if ctx.Err() == nil {
+			k.refused++
+		}
+		k.mu.Unlock()
+		if err != nil {
+			m.Drop()
+		}
+	}
+	m.Drop()
+}
+
+func (k *committers) end() {
+	k.stop()
+	k.work.Wait()
+}
+
+// commitStep is what a while of commits came to.
+type commitStep struct {
+	rate                                 float64 // commits answered in a second
+	commitMedian, commitP99, commitWorst time.Duration
+	perEntry                             float64 // commits for each Raft entry
+	median, p99                          time.Duration
+	cores                                []float64 // CPU of each broker
+	client, others                       float64   // CPU of this process, and of what is not part of this
+	elections, refused                   int
+}
+
+// load tells the CPU of the brokers, of this process, and of all else on the machine, in percent of a core.
+func (s commitStep) load() string {
+	var out []string
+	for _, c := range s.cores {
+		out = append(out, fmt.Sprintf("%.0f", 100*c))
+	}
+	return fmt.Sprintf("%s %%, client %.0f %%, others %.0f %%", strings.Join(out, "+"), 100*s.client, 100*s.others)
+}
+
+// step measures a while of commits at a rate, all members together.
+func (k *committers) step(ctx context.Context, c *cluster.Cluster, l *load, rate int, length time.Duration) (s commitStep, err error) {
+	switch rate {
+	case 0:
+		k.interval.Store(0)
+	case unpaced:
+		k.interval.Store(1)
+	default:
+		k.interval.Store(int64(len(k.all)) * int64(time.Second) / int64(rate))
+	}
+	defer k.interval.Store(0)
+	if err := pause(ctx, 1500*time.Millisecond); err != nil { // until all have begun
+		return s, err
+	}
+	before, err := counters(ctx, c)
+	if err != nil {
+		return s, err
+	}
+	all, err := lookAtMachine()
+	if err != nil {
+		return s, err
+	}
+	k.mu.Lock()
+	k.took, k.refused = k.took[:0], 0
+	k.mu.Unlock()
+	from := time.Now()
+	if err := pause(ctx, length); err != nil {
+		return s, err
+	}
+	to := time.Now()
+	k.mu.Lock()
+	took := slices.Clone(k.took)
+	s.refused = k.refused + k.lost
+	k.mu.Unlock()
+	after, err := counters(ctx, c)
+	if err != nil {
+		return s, err
+	}
+	now, err := lookAtMachine()
+	if err != nil {
+		return s, err
+	}
+	slices.Sort(took)
+	s.rate = float64(len(took)) / to.Sub(from).Seconds()
+	if n := len(took); n > 0 {
+		s.commitMedian, s.commitP99, s.commitWorst = took[n/2], took[n*99/100], took[n-1]
+	}
+	_, s.median, s.p99, _ = l.latency(from, to)
+	var commits, entries, term, was float64
+	for i := range after {
+		commits += after[i].commits - before[i].commits
+		entries += after[i].entries - before[i].entries
+		term, was = max(term, after[i].term), max(was, before[i].term)
+		s.cores = append(s.cores, (after[i].cpu-before[i].cpu).Seconds()/to.Sub(from).Seconds())
+	}
+	s.elections = int(term - was)
+	s.client = (now.self - all.self).Seconds() / now.at.Sub(all.at).Seconds()
+	s.others = (now.busy-all.busy).Seconds()/now.at.Sub(all.at).Seconds() - s.client
+	for _, c := range s.cores {
+		s.others -= c
+	}
+	s.others = max(s.others, 0)
+	if entries > 0 {
+		s.perEntry = commits / entries
+	}
+	return s, nil
+}
