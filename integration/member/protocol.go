@@ -138,3 +138,30 @@ func (m *Member) Commit(topic string, partition int32, offset int64) (code int16
 	}
 	return resp.Topics[0].Partitions[0].ErrorCode, nil
 }
+
+// CommitAll commits the same offset of the partitions [0, partitions) of a topic to a group without members, by one request,
+// and returns the first error code of the answer.
+func CommitAll(c *Conn, group, topic string, partitions int, offset int64) (code int16, err error) {
+	req := kmsg.NewPtrOffsetCommitRequest()
+	req.Version, req.Group = 9, group
+	t := kmsg.NewOffsetCommitRequestTopic()
+	t.Topic = topic
+	for i := range partitions {
+		p := kmsg.NewOffsetCommitRequestTopicPartition()
+		p.Partition, p.Offset, p.LeaderEpoch = int32(i), offset, -1
+		t.Partitions = append(t.Partitions, p)
+	}
+	req.Topics = append(req.Topics, t)
+	answer, err := c.Do(req, requestPatience)
+	if err != nil {
+		return 0, err
+	}
+	for _, t := range answer.(*kmsg.OffsetCommitResponse).Topics {
+		for _, p := range t.Partitions {
+			if p.ErrorCode != 0 {
+				return p.ErrorCode, nil
+			}
+		}
+	}
+	return 0, nil
+}

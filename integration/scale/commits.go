@@ -63,7 +63,7 @@ func (b *bench) measureCommits(ctx context.Context) (err error) {
 		return err
 	}
 	b.tell(fmt.Sprintf("%d members of %d groups, heartbeats only: CPU of the brokers; producers' median, p99", len(k.all), groups), "%s; %s, %s", calm.load(), round(calm.median), round(calm.p99))
-	for _, rate := range []int{1000, 2500, 5000, commitsGoal, 15_000, 20_000, unpaced} {
+	for _, rate := range b.rates {
 		s, err := k.step(ctx, c, &l, rate, b.step)
 		if err != nil {
 			return err
@@ -221,6 +221,8 @@ type commitStep struct {
 	cores                                []float64 // CPU of each broker
 	client, others                       float64   // CPU of this process, and of what is not part of this
 	elections, refused                   int
+	entries, syncs                       float64       // Raft entries, and syncs of records' logs by all brokers, in a second
+	sync                                 time.Duration // one of those, on average
 }
 
 // load tells the CPU of the brokers, of this process, and of all else on the machine, in percent of a core.
@@ -229,7 +231,7 @@ func (s commitStep) load() string {
 	for _, c := range s.cores {
 		out = append(out, fmt.Sprintf("%.0f", 100*c))
 	}
-	return fmt.Sprintf("%s %%, client %.0f %%, others %.0f %%", strings.Join(out, "+"), 100*s.client, 100*s.others)
+	return fmt.Sprintf("%s %%, client %.0f %%, others %.0f %%; %.0f entries/s, %.0f syncs of records/s of %s", strings.Join(out, "+"), 100*s.client, 100*s.others, s.entries, s.syncs, round(s.sync))
 }
 
 // step measures a while of commits at a rate, all members together.
@@ -294,6 +296,15 @@ func (k *committers) step(ctx context.Context, c *cluster.Cluster, l *load, rate
 		s.others -= c
 	}
 	s.others = max(s.others, 0)
+	s.entries = entries / to.Sub(from).Seconds()
+	for i := range after {
+		s.syncs += after[i].syncs - before[i].syncs
+		s.sync += time.Duration((after[i].syncing - before[i].syncing) * float64(time.Second))
+	}
+	if s.syncs > 0 {
+		s.sync = time.Duration(float64(s.sync) / s.syncs)
+	}
+	s.syncs /= to.Sub(from).Seconds()
 	if entries > 0 {
 		s.perEntry = commits / entries
 	}

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -28,10 +29,14 @@ type bench struct {
 	ballastMiB     int
 	length, settle time.Duration
 	step           time.Duration
+	rates          []int // of commits
 	kills, groups  int
-	set, env       []string
-	verbose        bool
-	clientLog      bool
+	offsets        int
+	// snapshotEntries is millrace.metadata.snapshot.entries while offsets are measured.
+	snapshotEntries int
+	set, env        []string
+	verbose         bool
+	clientLog       bool
 
 	rows   []row
 	missed int
@@ -52,11 +57,12 @@ var parts = []struct {
 	{"commits", (*bench).measureCommits},
 	{"coordinator", (*bench).measureCoordinator},
 	{"groups", (*bench).measureGroups},
+	{"offsets", (*bench).measureOffsets},
 }
 
 func main() {
 	b := bench{}
-	var set, env string
+	var set, env, rates string
 	flag.StringVar(&b.binary, "binary", "", "the millrace to run; built from here when empty")
 	flag.StringVar(&b.keep, "keep", filepath.Join(os.TempDir(), "millrace-scale"), "folder for data and output, removed afterwards")
 	flag.IntVar(&b.partitions, "n", 10_000, "partitions of the first part")
@@ -66,6 +72,9 @@ func main() {
 	flag.IntVar(&b.rounds, "rounds", 10, "planned stops, and new clusters")
 	flag.DurationVar(&b.length, "length", 20*time.Second, "how long the move's load is measured before the fourth broker joins")
 	flag.DurationVar(&b.step, "step", 6*time.Second, "how long each rate of offset commits is measured")
+	flag.IntVar(&b.offsets, "offsets", 1_000_000, "offsets that are stored")
+	flag.IntVar(&b.snapshotEntries, "snapshotentries", 400, "after how many entries brokers take snapshots while offsets are measured")
+	flag.StringVar(&rates, "rates", "1000,2500,5000,10000,15000,20000,-1", "offset commits asked for in a second; -1: as fast as they are answered")
 	flag.IntVar(&b.kills, "kills", 3, "how often a coordinator is killed, and how many members join a large group")
 	flag.IntVar(&b.groups, "groups", 1000, "groups of three that rest")
 	flag.StringVar(&set, "set", "", "broker settings for all parts, key=value,key=value")
@@ -74,6 +83,14 @@ func main() {
 	flag.BoolVar(&b.clientLog, "clientlog", false, "print what the client of a first topic logs")
 	flag.Parse()
 	b.set, b.env = list(set), list(env)
+	for _, r := range list(rates) {
+		n, err := strconv.Atoi(r)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "scale:", err)
+			os.Exit(2)
+		}
+		b.rates = append(b.rates, n)
+	}
 	code, err := b.command(flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "scale:", err)

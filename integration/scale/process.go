@@ -127,6 +127,8 @@ type count struct {
 	commits float64       // offset commits sent to the quorum
 	entries float64       // Raft entries proposed
 	term    float64
+	syncs   float64 // of the records' logs
+	syncing float64 // seconds in all of them
 }
 
 // counters reads what each broker has done.
@@ -139,6 +141,7 @@ func counters(ctx context.Context, c *cluster.Cluster) (all []count, err error) 
 		var of count
 		for name, to := range map[string]*float64{
 			"millrace_offset_commits_total": &of.commits, "millrace_raft_entry_commands_count": &of.entries, "millrace_raft_term": &of.term,
+			"millrace_fsync_duration_seconds_count": &of.syncs, "millrace_fsync_duration_seconds_sum": &of.syncing,
 		} {
 			if *to, err = series(page, name); err != nil {
 				return nil, fmt.Errorf("node %d: %w", n.Index, err)
