@@ -8,12 +8,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/integration/peer"
@@ -126,6 +128,120 @@ func readByKafka(ctx context.Context, t *testing.T, dir string, records int) {
 	require.NoError(t, err, "%s", text)
 	verify, err := exec.CommandContext(ctx, millraceBinary(t), "log", "verify", filepath.Dir(dir)).CombinedOutput()
 	require.NoError(t, err, "%s", verify)
+}
+
+// TestKafkaReadsOurTransactions has Apache Kafka's own reader go through a partition with transactions, a third of them
+// aborted: their markers, the indexes of aborted transactions and the producer snapshots, before and after a kill (D9).
+func TestKafkaReadsOurTransactions(t *testing.T) {
+	requirePeer(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	b := startBroker(t, "log.segment.bytes=1048576")
+	createTopic(t, b, "oracle", 1)
+	committed := fillTransactions(ctx, t, b.Addr, "oracle", "first")
+	b.Kill() // the newest files come from recovery
+	b.Start()
+	committed += fillTransactions(ctx, t, b.Addr, "oracle", "second")
+	require.Equal(t, committed, readCommitted(ctx, t, b.Addr, "oracle"))
+	require.Equal(t, 0, b.Stop())
+
+	dir := filepath.Join(b.Data, "oracle-0")
+	indexes, err := filepath.Glob(filepath.Join(dir, "*.txnindex"))
+	require.NoError(t, err)
+	require.Greater(t, len(indexes), 2)
+	files := slices.Clone(indexes)
+	for _, kind := range []string{"*.log", "*.snapshot"} {
+		found, err := filepath.Glob(filepath.Join(dir, kind))
+		require.NoError(t, err)
+		require.NotEmpty(t, found)
+		files = append(files, found...)
+	}
+	out, err := peer.DumpLog(ctx, "--deep-iteration", "--files", strings.Join(files, ","))
+	require.NoError(t, err)
+	requireNoFault(t, out)
+	ours, err := exec.CommandContext(ctx, millraceBinary(t), append([]string{"log", "dump", "--deep"}, files...)...).Output()
+	require.NoError(t, err)
+	for what, line := range map[string]*regexp.Regexp{
+		"aborted transactions": regexp.MustCompile(`(?m)^version: 0 producerId: \d+ firstOffset: \d+ lastOffset: \d+ lastStableOffset: \d+$`),
+		"markers":              regexp.MustCompile(`endTxnMarker: \w+ coordinatorEpoch: -?\d+`),
+		"producers":            regexp.MustCompile(`(?m)^producerId: \d+ producerEpoch: \d+ coordinatorEpoch: -?\d+`),
+	} {
+		theirs := line.FindAllString(out, -1)
+		require.Greater(t, len(theirs), 3, what)
+		require.Equal(t, theirs, line.FindAllString(string(ours), -1), what)
+	}
+	verify, err := exec.CommandContext(ctx, millraceBinary(t), "log", "verify", b.Data).CombinedOutput()
+	require.NoError(t, err, "%s", verify)
+
+	// An index that is gone is made anew: readers are shown no aborted record (I3).
+	for _, name := range indexes {
+		require.NoError(t, os.Remove(name))
+	}
+	b.Start()
+	require.Equal(t, committed, readCommitted(ctx, t, b.Addr, "oracle"))
+	again, err := filepath.Glob(filepath.Join(dir, "*.txnindex"))
+	require.NoError(t, err)
+	require.Equal(t, indexes, again)
+	require.Equal(t, 0, b.Stop())
+}
+
+// fillTransactions writes transactions of two producers and returns how many records of them are committed.
+func fillTransactions(ctx context.Context, t *testing.T, addr, topic, id string) (committed int) {
+	t.Helper()
+	const transactions, records = 40, 150
+	var clients [2]*kgo.Client
+	for i := range clients {
+		cl, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.TransactionalID(fmt.Sprint(id, i)), kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.ProducerBatchMaxBytes(16<<10))
+		require.NoError(t, err)
+		defer cl.Close()
+		clients[i] = cl
+	}
+	value := []byte(strings.Repeat("x", 200))
+	for n := range transactions {
+		// The transactions of both overlap.
+		for _, cl := range clients {
+			require.NoError(t, cl.BeginTransaction())
+			batch := make([]*kgo.Record, records)
+			for j := range batch {
+				batch[j] = &kgo.Record{Topic: topic, Value: value}
+			}
+			require.NoError(t, cl.ProduceSync(ctx, batch...).FirstErr())
+		}
+		for i, cl := range clients {
+			end := kgo.TryCommit
+			if (n+i)%3 == 0 {
+				end = kgo.TryAbort
+			} else {
+				committed += records
+			}
+			require.NoError(t, cl.EndTransaction(ctx, end))
+		}
+	}
+	return committed
+}
+
+// readCommitted counts the records that a consumer of committed records gets, up to the last stable offset.
+func readCommitted(ctx context.Context, t *testing.T, addr, topic string) (n int) {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
+	require.NoError(t, err)
+	defer cl.Close()
+	adm := kadm.NewClient(cl)
+	ends, err := adm.ListCommittedOffsets(ctx, topic)
+	require.NoError(t, err)
+	end, ok := ends.Lookup(topic, 0)
+	require.True(t, ok)
+	for at := int64(0); at < end.Offset; {
+		fetches := cl.PollFetches(ctx)
+		require.NoError(t, fetches.Err())
+		fetches.EachRecord(func(r *kgo.Record) {
+			at = r.Offset + 1
+			if !r.Attrs.IsControl() {
+				n++
+			}
+		})
+	}
+	return n
 }
 
 // kafkaBatch is a batch line of DumpLogSegments.

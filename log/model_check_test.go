@@ -2,7 +2,9 @@ package log
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/log/record"
 	"github.com/millrace/millrace/log/vfs"
@@ -225,6 +227,9 @@ func (w *world) checkLog(inc *incarnation) error {
 		inc.epoch = max(inc.epoch, found[n-1].epoch)
 	}
 	inc.epoch = max(inc.epoch, l.LastEpoch())
+	if err := w.checkTransactions(inc); err != nil {
+		return err
+	}
 	return w.checkProducers(inc)
 }
 
@@ -241,6 +246,9 @@ func (w *world) checkProducers(inc *incarnation) error {
 	}
 	got := ProducerState{LastSequence: -1, LastOffset: -1}
 	for _, p := range inc.log.Producers() {
+		if p.ProducerID > modelProducer {
+			continue // see checkTransactions
+		}
 		if p.ProducerID != modelProducer {
 			return fmt.Errorf("producer %d is unknown", p.ProducerID)
 		}
@@ -248,6 +256,91 @@ func (w *world) checkProducers(inc *incarnation) error {
 	}
 	if got.LastSequence != want.LastSequence || got.LastOffset != want.LastOffset {
 		return fmt.Errorf("the producer's last sequence is %d at offset %d, should be %d at %d", got.LastSequence, got.LastOffset, want.LastSequence, want.LastOffset)
+	}
+	return nil
+}
+
+// refTransactions are the transactions that the known batches tell of.
+func (i *incarnation) refTransactions() []refTransaction {
+	var batches []record.Batch
+	for _, b := range i.batches {
+		if record.Batch(b.bytes).IsTransactional() {
+			record.Batch(b.bytes).SetBaseOffset(b.base)
+			batches = append(batches, b.bytes)
+		}
+	}
+	return refTransactions(batches)
+}
+
+// checkStable: nothing is told to be stable that belongs to an open transaction, or to one whose marker may be cut off
+// (P13); and nothing is held back for longer (P12).
+func (i *incarnation) checkStable() error {
+	all, high := i.refTransactions(), i.log.HighWatermark()
+	got, start := i.log.LastStableOffset(), i.log.StartOffset()
+	low, up := max(refStable(all, high, high), start), max(refStable(all, high, max(i.settled, start)), start)
+	if got < low || got > up {
+		return fmt.Errorf("the last stable offset is %d, should be %d to %d, the high watermark is %d", got, low, up, high)
+	}
+	return nil
+}
+
+// checkTransactions: what the log knows of transactions is a function of its batches (P2, P12, trap 20).
+func (w *world) checkTransactions(inc *incarnation) error {
+	all := inc.refTransactions()
+	w.stats.transactions += len(all)
+	open := map[int64]int64{}
+	for _, t := range all {
+		if t.marker < 0 {
+			open[t.id] = t.first
+		}
+	}
+	for _, p := range inc.log.Producers() {
+		first, ok := open[p.ProducerID]
+		if !ok {
+			first = -1
+		}
+		if p.CurrentTxnFirstOffset != first {
+			return fmt.Errorf("the open transaction of producer %d begins at %d, should be %d", p.ProducerID, p.CurrentTxnFirstOffset, first)
+		}
+		delete(open, p.ProducerID)
+	}
+	if len(open) > 0 {
+		return fmt.Errorf("open transactions are not known: %v", open)
+	}
+	start, end := inc.log.StartOffset(), inc.log.EndOffset()
+	from := start + w.rng.Int64N(end-start+1)
+	to := from + w.rng.Int64N(end-from+1)
+	got, err := inc.log.AbortedTransactions(from, to)
+	if err != nil {
+		return err
+	}
+	if err := compareAborted(all, got, start, from, to); err != nil {
+		return fmt.Errorf("a reader of %d to %d is told of the aborted transactions %v: %w", from, to, got, err)
+	}
+	return inc.checkStable()
+}
+
+// compareAborted compares what a reader is told with the transactions there were. Where one began may be gone with what
+// was trimmed, and one of which nothing is left may be gone altogether: its index is made anew from what is there, if it
+// did not fit on the disk.
+func compareAborted(all []refTransaction, got []AbortedTransaction, start, from, to int64) error {
+	for _, g := range got {
+		if !slices.ContainsFunc(all, func(t refTransaction) bool {
+			return t.aborted && t.id == g.ProducerID && t.first <= g.FirstOffset && g.FirstOffset < t.marker && t.marker >= from && t.first < to
+		}) {
+			return fmt.Errorf("there is none of producer %d at %d", g.ProducerID, g.FirstOffset)
+		}
+	}
+	for _, t := range all {
+		left := t.left(start)
+		if t.aborted && t.marker >= from && t.first < to && left >= 0 && left < to && !slices.ContainsFunc(got, func(g AbortedTransaction) bool {
+			return g.ProducerID == t.id && g.FirstOffset >= t.first && g.FirstOffset <= left
+		}) {
+			return fmt.Errorf("that of producer %d from %d to %d is not among them", t.id, t.first, t.marker)
+		}
+	}
+	if !slices.IsSortedFunc(got, func(a, b AbortedTransaction) int { return compareInt64(a.FirstOffset, b.FirstOffset) }) {
+		return errors.New("they are not sorted")
 	}
 	return nil
 }
@@ -299,6 +392,10 @@ func (w *world) checkRest() {
 			return
 		}
 		if err := w.checkProducers(inc); err != nil {
+			w.failf("%s at rest: %w", slot.topic, err)
+			return
+		}
+		if err := w.checkTransactions(inc); err != nil {
 			w.failf("%s at rest: %w", slot.topic, err)
 			return
 		}

@@ -71,6 +71,21 @@ func (w *world) makeBatch(sequence int32, large bool) []byte {
 	return b.Build()
 }
 
+// makeTransactional builds a batch of a transaction of one of two producers, or a marker.
+func (w *world) makeTransactional() []byte {
+	id := modelProducer + 1 + w.rng.Int64N(2)
+	if w.rng.IntN(3) == 0 {
+		return record.Marker{Commit: w.rng.IntN(2) == 0}.Batch(id, 0, w.now.UnixMilli())
+	}
+	w.ids++
+	value := make([]byte, 8+w.rng.IntN(24))
+	binary.BigEndian.PutUint64(value, w.ids)
+	b := record.NewBuilder(record.CodecNone)
+	b.ProducerID, b.ProducerEpoch, b.BaseSequence, b.Transactional = id, 0, -1, true
+	b.Add(w.now.UnixMilli(), nil, value, nil)
+	return b.Build()
+}
+
 // nextSequence returns the sequence number that the producer of a partition continues with.
 func (i *incarnation) nextSequence() int32 {
 	for k := len(i.batches) - 1; k >= 0; k-- {
@@ -99,9 +114,14 @@ func (w *world) append(inc *incarnation) {
 			if idempotent {
 				seq = sequence
 			}
-			b := w.makeBatch(seq, large)
+			var b []byte
+			if w.rng.IntN(256) < w.chaos.transactions {
+				b, seq = w.makeTransactional(), -1
+			} else {
+				b = w.makeBatch(seq, large)
+			}
 			count := record.Batch(b).LastOffsetDelta() + 1
-			if idempotent {
+			if seq >= 0 {
 				sequence += count
 			}
 			inc.maybe = append(inc.maybe, modelBatch{next: int64(count), epoch: inc.epoch, bytes: append([]byte(nil), b...), sequence: seq})
@@ -163,6 +183,9 @@ func (w *world) replicate(inc *incarnation) {
 	var batches []modelBatch
 	for i := range sets {
 		b := record.Batch(w.makeBatch(-1, w.rng.IntN(256) < w.chaos.large))
+		if w.rng.IntN(256) < w.chaos.transactions {
+			b = w.makeTransactional()
+		}
 		b.SetBaseOffset(at)
 		b.SetLeaderEpoch(inc.epoch)
 		batches = append(batches, modelBatch{base: at, next: b.NextOffset(), epoch: inc.epoch, bytes: append([]byte(nil), b...), sequence: -1})
@@ -231,7 +254,7 @@ func (i *incarnation) restarted() {
 	to := i.restarting
 	i.batches, i.maybe = nil, nil
 	i.first, i.start, i.acked, i.restarting = to, to, to, -1
-	i.trimmed, i.epoch = false, i.epoch+1
+	i.trimmed, i.epoch, i.settled = false, i.epoch+1, to
 }
 
 // read reads some of a log while everything else goes on.
@@ -311,8 +334,8 @@ func (w *world) truncate(inc *incarnation) {
 	i := len(inc.batches) - 1 - min(w.rng.IntN(len(inc.batches)), w.rng.IntN(12))
 	cut := inc.batches[i].base
 	to := cut + w.rng.Int64N(2)*w.rng.Int64N(inc.batches[i].next-cut)
-	if to < inc.start || inc.trimming >= 0 {
-		return
+	if to < inc.start || inc.trimming >= 0 || w.chaos.transactions > 0 && cut < inc.settled {
+		return // where there are transactions, what was committed stays (R25)
 	}
 	// A batch below the start goes as a whole; the log goes on, empty, at its start.
 	cut = max(cut, inc.start)
@@ -345,7 +368,7 @@ func (i *incarnation) cut(offset int64) {
 		n = 0 // all that is left lay below the start
 	}
 	i.batches = i.batches[:n]
-	i.acked, i.start = min(i.acked, offset), min(i.start, offset)
+	i.acked, i.start, i.settled = min(i.acked, offset), min(i.start, offset), min(i.settled, offset)
 	i.cutting = -1
 	if n == 0 {
 		i.first = offset
@@ -358,8 +381,8 @@ func (w *world) trim(slot *modelSlot) {
 		return
 	}
 	l := inc.log
-	l.SetHighWatermark(l.DurableEnd())
-	high := l.HighWatermark()
+	inc.raise(min(l.DurableEnd(), inc.end()))
+	high := l.LastStableOffset()
 	if high <= inc.start {
 		return
 	}
@@ -382,6 +405,25 @@ func (w *world) trim(slot *modelSlot) {
 	default:
 		w.failf("trim to %d: %v", to, err)
 	}
+}
+
+// raise tells the log a high watermark.
+func (i *incarnation) raise(highWatermark int64) {
+	i.settled = max(i.settled, highWatermark)
+	i.log.SetHighWatermark(highWatermark)
+}
+
+// watermark moves the high watermark, and looks what is stable then.
+func (w *world) watermark(slot *modelSlot) {
+	inc := slot.inc
+	if inc == nil || inc.state != incAlive || inc.cutting >= 0 || inc.restarting >= 0 {
+		return
+	}
+	inc.raise(inc.start + w.rng.Int64N(max(min(inc.log.DurableEnd(), inc.end())-inc.start, 0)+1))
+	if err := inc.checkStable(); err != nil {
+		w.failf("%s: %w", slot.topic, err)
+	}
+	w.stats.watermarks++
 }
 
 func (w *world) flush() {

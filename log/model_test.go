@@ -172,7 +172,7 @@ func TestModelMutants(t *testing.T) {
 type modelStats struct {
 	seeds, steps, recoveries, interrupted, cleanStops, brokenStops, lostCheckpoints, powerCuts, kills int
 	appended, refused, acked, truncations, trims, deletions, creations                                int
-	replicated, restarts, reads                                                                       int
+	replicated, restarts, reads, watermarks, transactions                                             int
 	syncFailures, fullDisks, walRecords, walRetired, walFrames, diverted, directSyncs, rolls, quiet   int
 	tornBytes                                                                                         int64
 }
@@ -181,7 +181,7 @@ func (s *modelStats) fields() []*int {
 	return []*int{
 		&s.seeds, &s.steps, &s.recoveries, &s.interrupted, &s.cleanStops, &s.brokenStops, &s.lostCheckpoints, &s.powerCuts, &s.kills,
 		&s.appended, &s.refused, &s.acked, &s.truncations, &s.trims, &s.deletions, &s.creations,
-		&s.replicated, &s.restarts, &s.reads,
+		&s.replicated, &s.restarts, &s.reads, &s.watermarks, &s.transactions,
 		&s.syncFailures, &s.fullDisks, &s.walRecords, &s.walRetired, &s.walFrames, &s.diverted, &s.directSyncs, &s.rolls, &s.quiet,
 	}
 }
@@ -189,7 +189,7 @@ func (s *modelStats) fields() []*int {
 var modelStatNames = []string{
 	"seeds", "steps", "recoveries", "interrupted", "clean stops", "broken stops", "lost checkpoints", "power cuts", "kills",
 	"appended", "refused", "acked", "truncations", "trims", "deletions", "creations",
-	"replicated", "restarts", "reads",
+	"replicated", "restarts", "reads", "watermarks", "transactions",
 	"sync failures", "full disks", "redone WAL records", "WAL files retired", "WAL frames", "frames diverted", "direct syncs", "rolls", "quiet ends",
 }
 

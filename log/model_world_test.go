@@ -50,8 +50,8 @@ type modelChaos struct {
 	lives, interruptions             int
 	truncate, large                  int // chances of 256
 	trim, flush, tick, remove, write int // pauses in steps, -1: never
-	replicate                        int // chance of 256
-	read                             int // pause
+	replicate, transactions          int // chances of 256
+	read, watermark                  int // pauses
 	scrub                            int64
 	loseCheckpoint                   bool
 	toggle                           bool
@@ -91,6 +91,8 @@ type incarnation struct {
 	cutting, restarting int64
 	// unacked says that flush.ack was off at times: what was appended then becomes durable by a flush only.
 	unacked bool
+	// settled is the largest high watermark told: markers below it count.
+	settled int64
 	// trimmed says that something was trimmed: the producers are no function of the rest any more.
 	trimmed bool
 	epoch   int32
@@ -121,6 +123,7 @@ func (i *incarnation) end() int64 {
 	return i.first
 }
 
+// modelProducer sends idempotent batches, the two behind it transactions.
 const modelProducer = 7
 
 func newWorld(seed uint64, mut mutant) *world {
@@ -155,7 +158,7 @@ func newWorld(seed uint64, mut mutant) *world {
 	w.chaos = modelChaos{
 		lives: 2 + w.rng.IntN(3), interruptions: w.rng.IntN(4),
 		truncate: chance(60), large: chance(60), trim: pause(400), flush: pause(400), tick: pause(200), remove: pause(1000), write: w.rng.IntN(20),
-		replicate: chance(256), read: pause(200), toggle: w.rng.IntN(4) == 0, loseCheckpoint: w.rng.IntN(6) == 0, scrub: 1 + w.rng.Int64N(1<<w.rng.IntN(12)),
+		replicate: chance(256), read: pause(200), watermark: w.rng.IntN(200), transactions: chance(200), toggle: w.rng.IntN(4) == 0, loseCheckpoint: w.rng.IntN(6) == 0, scrub: 1 + w.rng.Int64N(1<<w.rng.IntN(12)),
 		failingSync: w.rng.IntN(3) == 0, fullDisk: w.rng.IntN(3) == 0,
 		settings: s, direct: 200 + w.rng.Int64N(400), walBytes: 64 * (9 + w.rng.Int64N(16)), openFiles: 1 + w.rng.IntN(6),
 	}
@@ -368,6 +371,7 @@ func (w *world) live() {
 		w.task(fmt.Sprint("writer", i), w.chaos.write, func() { w.write(slot) })
 		w.task(fmt.Sprint("trimmer", i), w.chaos.trim, func() { w.trim(slot) })
 		w.task(fmt.Sprint("reader", i), w.chaos.read, func() { w.read(slot) })
+		w.task(fmt.Sprint("watermark", i), w.chaos.watermark, func() { w.watermark(slot) })
 		w.task(fmt.Sprint("deleter", i), w.chaos.remove, func() { w.remove(slot) })
 	}
 	w.task("flusher", w.chaos.flush, w.flush)

@@ -372,6 +372,7 @@ func (r *recovery) settle() error {
 		active.firstAppend, active.ageLimit = 0, r.d.ageLimit(s)
 	}
 	active.indexesSynced = false
+	l.producers.forgetBelow(&l.mu.transactions, r.state.start) // the scan may have found the markers of some
 	l.mu.segments = r.segments
 	l.mu.end, l.mu.recoveryPoint = r.end, min(r.floor, r.end)
 	l.mu.durable.reset(r.end)

@@ -104,6 +104,23 @@ func openOf(p *producers, now int64) []openTransaction {
 	return open
 }
 
+// forgetBelow ends, when all batches of a log have been taken in, the open transactions that begin below its start. There
+// are none: the start never moves past an open one (L17). But if only an old snapshot was readable, markers may have been
+// deleted since it was taken, and after an unclean election they may have been cut off; a transaction that nobody ends
+// would hold back readers for ever (P12).
+func (p *producers) forgetBelow(t *transactions, start int64) {
+	n := len(t.open)
+	t.open = slices.DeleteFunc(t.open, func(o openTransaction) bool { return o.first < start })
+	if len(t.open) == n {
+		return
+	}
+	for _, e := range p.byID {
+		if e.txnFirstOffset < start {
+			e.txnFirstOffset = -1
+		}
+	}
+}
+
 // markerOf returns the marker in a control batch; ok is false if it holds none, as one that compaction has emptied, or
 // a control record of another kind.
 func markerOf(b record.Batch) (m record.Marker, ok bool) {

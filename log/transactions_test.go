@@ -33,6 +33,7 @@ type refTransaction struct {
 	id            int64
 	first, marker int64 // marker is -1 while it is open
 	aborted       bool
+	lasts         []int64 // last offsets of its batches
 }
 
 // refTransactions reads the transactions from all batches of a log: what everything else is compared with.
@@ -50,10 +51,22 @@ func refTransactions(batches []record.Batch) (all []refTransaction) {
 			}
 		case b.IsTransactional() && !ok:
 			open[b.ProducerID()] = len(all)
-			all = append(all, refTransaction{id: b.ProducerID(), first: b.BaseOffset(), marker: -1})
+			all = append(all, refTransaction{id: b.ProducerID(), first: b.BaseOffset(), marker: -1, lasts: []int64{b.LastOffset()}})
+		case b.IsTransactional():
+			all[i].lasts = append(all[i].lasts, b.LastOffset())
 		}
 	}
 	return all
+}
+
+// left returns the offset of a record of the transaction that is left in a log from start on, the first; -1 if none is.
+func (t *refTransaction) left(start int64) int64 {
+	for _, last := range t.lasts {
+		if last >= start {
+			return last
+		}
+	}
+	return -1
 }
 
 // refStable is the last stable offset when all markers below settled count.

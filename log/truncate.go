@@ -379,6 +379,7 @@ func (l *Log) replayProducers(segments []*segment, end int64) error {
 			return err
 		}
 	}
+	r.producers.forgetBelow(&r.transactions, l.StartOffset())
 	l.producers = r.producers
 	l.mu.Lock()
 	r.transactions.settle(l.mu.highWatermark)
