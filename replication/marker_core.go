@@ -47,7 +47,8 @@ type marker struct {
 	of          *decision
 	topic       metadata.TopicID
 	partition   int32
-	leaderEpoch int32 // in which this broker leads the partition
+	led         bool  // by this broker; else only an outcome is awaited, or to be reported
+	leaderEpoch int32 // in which it does
 	state       markerState
 	// failures counts attempts since the last that went well; the next is made at retryAt. since is when it was first wanted.
 	failures       int
@@ -85,21 +86,24 @@ func (c *markerCore) decided(now Instant, t *metadata.Transaction, led ledBy) {
 				old[0].state = markerOver
 				old = old[1:]
 			}
-			epoch, ok := led(topic.TopicID, p)
-			if !ok {
-				continue
-			}
 			var m *marker
 			if len(old) > 0 && old[0].topic == topic.TopicID && old[0].partition == p {
 				m, old = old[0], old[1:]
-			} else {
+			}
+			epoch, ok := led(topic.TopicID, p)
+			switch {
+			case m == nil && !ok:
+				continue
+			case m == nil:
 				m = &marker{of: d, topic: topic.TopicID, partition: p, state: markerDue, since: now}
 				c.ready = append(c.ready, m)
-			}
-			if m.leaderEpoch != epoch && m.state == markerDue && m.failures > 0 {
+			case m.state == markerDue && !ok:
+				m.state = markerOver
+				continue
+			case m.state == markerDue && m.leaderEpoch != epoch:
 				m.retryAt = now // what has failed, failed in another epoch
 			}
-			m.leaderEpoch = epoch
+			m.led, m.leaderEpoch = ok, epoch
 			d.markers = append(d.markers, m)
 		}
 	}
@@ -178,10 +182,20 @@ func (c *markerCore) appended(now Instant, m *marker, ok bool) {
 	case ok:
 		m.state, m.failures = markerWritten, 0
 		c.written = append(c.written, m)
+	case !m.led:
+		c.remove(m)
 	default:
 		m.state = markerDue
 		c.later(now, m)
 	}
+}
+
+// remove forgets one marker.
+func (c *markerCore) remove(m *marker) {
+	m.state = markerOver
+	d := m.of
+	d.markers = slices.DeleteFunc(d.markers, func(o *marker) bool { return o == m })
+	c.drop(d)
 }
 
 // reported takes the answer to a report.
@@ -193,10 +207,7 @@ func (c *markerCore) reported(now Instant, ms []*marker, ok bool) {
 			m.state = markerWritten
 			c.later(now, m)
 		default:
-			m.state = markerOver
-			d := m.of
-			d.markers = slices.DeleteFunc(d.markers, func(o *marker) bool { return o == m })
-			c.drop(d)
+			c.remove(m)
 		}
 	}
 }

@@ -167,7 +167,7 @@ func markersIdle(m *Manager) bool {
 // P9, P12: markers are written by whoever leads: one that was elected after the decision, one that was started after it, and
 // not by one whose partition is short of replicas, until it has them again.
 func TestMarkersFollowLeaders(t *testing.T) {
-	c := newCluster(t, 3, true, func(cfg *Config) { cfg.ReplicaLagMax = 100 * time.Millisecond })
+	c := newCluster(t, 3, true)
 	topic := c.create("orders", 3, map[string]string{"min.insync.replicas": "2"})
 	x := transactions{c}
 	x.begin("a", topic, 0, 1, 2)
@@ -180,7 +180,6 @@ func TestMarkersFollowLeaders(t *testing.T) {
 	c.nodes[0].fence(true)
 	c.nodes[1].fence(true)
 	x.end("a", true, false)
-	c.store.must(func(*metadata.Replica) error { return nil })
 	require.Equal(t, metadata.TransactionPrepareCommit, x.state("a"))
 	c.nodes[0].start()
 	c.nodes[1].start()
@@ -265,7 +264,7 @@ func TestMarkerAfterForeignEpoch(t *testing.T) {
 // fail, succeed and are answered late, and asserts: one marker of a decision and a partition on its way at a time, none
 // appended again that is in the log, all reported in the end, nothing remembered then.
 func TestMarkerCore(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(100) {
 		playMarkerCore(t, rand.New(rand.NewPCG(seed, 7)), seed)
 	}
 }
@@ -280,11 +279,11 @@ func playMarkerCore(t *testing.T, rng *rand.Rand, seed uint64) {
 		next      uint64
 		appending []*marker
 		reports   [][]*marker
-		written   = map[simKey]bool{}
-		busy      = map[simKey]bool{}
+		written   = map[markerKey]bool{}
+		busy      = map[markerKey]bool{}
 	)
 	led := func(_ metadata.TopicID, p int32) (int32, bool) { return 1, leads[p] }
-	key := func(m *marker) simKey { return simKey{m.of.number, m.partition} }
+	key := func(m *marker) markerKey { return markerKey{m.of.number, m.partition} }
 	sync := func() {
 		for n := uint64(1); n <= next; n++ {
 			if tx := prepared[n]; tx != nil {
@@ -389,7 +388,7 @@ func playMarkerCore(t *testing.T, rng *rand.Rand, seed uint64) {
 	require.Equal(t, Never, c.deadline())
 }
 
-type simKey struct {
+type markerKey struct {
 	number    uint64
 	partition int32
 }
