@@ -439,7 +439,9 @@ func TestOffsetsOfATransactionFence(t *testing.T) {
 		{nil, func(o *TransactionOffsets) {}},
 		{ErrIllegalGeneration, func(o *TransactionOffsets) { o.Generation = 3 }},
 		{ErrUnknownMember, func(o *TransactionOffsets) { o.Member = "z" }},
-		{ErrUnknownMember, func(o *TransactionOffsets) { o.Member, o.Generation = "", -1 }},
+		{nil, func(o *TransactionOffsets) { o.Member, o.Generation = "", -1 }}, // before KIP-447
+		{ErrUnknownMember, func(o *TransactionOffsets) { o.Member = "" }},
+		{ErrIllegalGeneration, func(o *TransactionOffsets) { o.Generation = -1 }},
 		{ErrFencedInstance, func(o *TransactionOffsets) { o.Member, o.Instance = "z", "i" }},
 		{ErrGroupNotFound, func(o *TransactionOffsets) { o.Group, o.Implicit = "nowhere", true }},
 		{ErrInvalidTransactionState, func(o *TransactionOffsets) { o.Group = "not added" }},

@@ -357,8 +357,12 @@ func (o *TransactionOffsets) apply(d *draft, by BrokerID) (out stepOutcome) {
 		return stepOutcome{err: ErrStale} // held up, or its broker had not heard of this one
 	}
 	g := d.st.group(o.Group)
-	if err := g.mayCommit(&o.OffsetCommit); err != nil {
-		return stepOutcome{err: err}
+	// Clients from before KIP-447 name neither member nor generation. They are fenced by their producer's epoch alone, as the
+	// group's members are by theirs.
+	if named := o.Generation >= 0 || o.Member != "" || o.Instance != ""; named {
+		if err := g.mayCommit(&o.OffsetCommit); err != nil {
+			return stepOutcome{err: err}
+		}
 	}
 	accepted := make([]*OffsetEntry, 0, len(o.Offsets))
 	var topic *Topic
