@@ -27,7 +27,8 @@ func TestAnswersAsKafka(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	settings := []string{"auto.create.topics.enable=false", "group.initial.rebalance.delay.ms=0"}
-	k, err := peer.StartKafka(ctx, t.TempDir(), append(settings, "offsets.topic.num.partitions=1", "offsets.topic.replication.factor=1")...)
+	k, err := peer.StartKafka(ctx, t.TempDir(), append(settings, "offsets.topic.num.partitions=1", "offsets.topic.replication.factor=1",
+		"transaction.state.log.num.partitions=1", "transaction.state.log.replication.factor=1", "transaction.state.log.min.isr=1")...)
 	require.NoError(t, err)
 	t.Cleanup(k.Close)
 	ours := startBroker(t, settings...)
@@ -40,12 +41,13 @@ func TestAnswersAsKafka(t *testing.T) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	pair := &answerPair{ours: &askedBroker{addr: ours.Addr}, kafka: &askedBroker{addr: k.Addr}}
+	pair := &answerPair{ours: &askedBroker{addr: ours.Addr, producers: map[string]askedProducer{}}, kafka: &askedBroker{addr: k.Addr, producers: map[string]askedProducer{}}}
 	pair.ours.versions, pair.kafka.versions = versionsOf(ctx, t, ours.Addr), versionsOf(ctx, t, k.Addr)
 	for _, q := range questions() {
 		pair.ask(ctx, t, q)
 	}
 	groupAnswers(ctx, t, pair)
+	transactionAnswers(ctx, t, pair)
 }
 
 // A question is one request. It is asked in every version from min on.
@@ -53,9 +55,13 @@ type question struct {
 	name     string
 	key      int16
 	min, max int16 // 0: all
+	exact    bool  // only in version min
 	once     bool  // only in the newest version, since it changes something
 	build    func(b *askedBroker, req kmsg.Request)
-	anyOrder bool // lists of the answer are in no order
+	after    func(b *askedBroker, resp kmsg.Response) // may be nil: looks at each answer
+	until    string                                   // asked again until this is in the answer
+	settles  bool                                     // a code 88 in the answer is of the moment
+	anyOrder bool                                     // lists of the answer are in no order
 	// better tells why ours is not Kafka's answer, on purpose.
 	better string
 	// loose names fields that are not compared here, each with its reason beside it.
@@ -65,7 +71,9 @@ type question struct {
 type askedBroker struct {
 	addr     string
 	versions map[int16][2]int16
-	topicID  [16]byte // of topic "t"
+	topicID  [16]byte // of the topic that was created last
+
+	producers map[string]askedProducer // by transactional id
 }
 
 type answerPair struct{ ours, kafka *askedBroker }
@@ -79,16 +87,26 @@ func (p *answerPair) ask(ctx context.Context, t *testing.T, q question) {
 	if q.once {
 		low = high
 	}
-	for v := low; v <= high; v++ {
-		want, err := p.kafka.answer(ctx, q, v)
-		for err == nil && strings.Contains(want, `"ErrorCode":14,`) { // it is still getting ready
-			want, err = p.kafka.answer(ctx, q, v)
+	if q.exact {
+		low, high = max(low, q.min), min(high, q.min)
+	}
+	settled := func(b *askedBroker, v int16) (said string, err error) {
+		for {
+			said, err = b.answer(ctx, q, v)
+			again := strings.Contains(said, `"ErrorCode":14,`) || strings.Contains(said, `"ErrorCode":51,`) || !strings.Contains(said, q.until) ||
+				q.settles && strings.Contains(said, `"ErrorCode":88,`)
+			if err != nil || !again || ctx.Err() != nil { // it is still getting ready, or writing markers
+				return said, err
+			}
 		}
+	}
+	for v := low; v <= high; v++ {
+		want, err := settled(p.kafka, v)
 		if err != nil {
 			t.Errorf("Apache Kafka: %s v%d: %v", q.name, v, err)
 			continue
 		}
-		got, err := p.ours.answer(ctx, q, v)
+		got, err := settled(p.ours, v)
 		if err != nil {
 			t.Errorf("%s v%d: %v, Kafka answers\n%s", q.name, v, err, want)
 			continue
@@ -115,6 +133,9 @@ func (b *askedBroker) answer(ctx context.Context, q question, version int16) (st
 	}
 	if created, ok := resp.(*kmsg.CreateTopicsResponse); ok && q.name == "create" {
 		b.topicID = created.Topics[0].TopicID
+	}
+	if q.after != nil {
+		q.after(b, resp)
 	}
 	if described, ok := resp.(*kmsg.DescribeConfigsResponse); ok { // in no order
 		for i := range described.Resources {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/metadata"
 	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/transport/console"
 	"github.com/millrace/millrace/transport/peer"
 )
 
@@ -29,8 +30,11 @@ type place struct {
 	Start int64 `json:"s"` // first offset that is there
 	End   int64 `json:"e"` // next offset to be read by nobody yet: the high watermark
 	// First is when the first batch that waits was written, in milliseconds of its header; -1 when none waits.
-	First int64  `json:"f"`
-	Error string `json:"x,omitempty"`
+	First int64 `json:"f"`
+	// Stable is up to where readers of committed records may read, Held the open transaction that keeps them from End.
+	Stable int64                    `json:"l"`
+	Held   *console.HeldTransaction `json:"h,omitempty"`
+	Error  string                   `json:"x,omitempty"`
 }
 
 // lag is how many records wait that are still there.
@@ -145,6 +149,10 @@ func (l *lagReader) look(asked *placeQuestion, p *place) error {
 		return replication.ErrNotLeader
 	}
 	p.Start, p.End = part.StartOffset(), part.HighWatermark()
+	p.Stable = min(part.LastStableOffset(), p.End)
+	if h, ok := l.b.heldPartition(l.b.store.Image(), part, time.Now()); ok {
+		p.Held = h.report()
+	}
 	if p.lag(asked.Offset) == 0 {
 		return nil
 	}

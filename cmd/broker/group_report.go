@@ -131,7 +131,7 @@ func (r groupReports) partitions(ctx context.Context, name string, readers map[m
 	var questions []placeQuestion
 	add := func(t *metadata.Topic, partition int32, offset, committed int64) {
 		at := metadata.TopicPartition{Topic: t.Name, Partition: partition}
-		p := console.GroupPartition{Topic: t.Name, Partition: partition, Current: offset, CommittedMS: -1, LogStart: -1, LogEnd: -1, Lag: -1, LagMS: -1, Leader: -1, Member: readers[at]}
+		p := console.GroupPartition{Topic: t.Name, Partition: partition, Current: offset, CommittedMS: -1, LogStart: -1, LogEnd: -1, Lag: -1, LagMS: -1, Stable: -1, Leader: -1, Member: readers[at]}
 		if committed > 0 {
 			p.CommittedMS = max(now.UnixMilli()-committed, 0)
 		}
@@ -156,7 +156,7 @@ func (r groupReports) partitions(ctx context.Context, name string, readers map[m
 		if p.Trouble = place.Error; p.Trouble != "" {
 			continue
 		}
-		p.LogStart, p.LogEnd = place.Start, place.End
+		p.LogStart, p.LogEnd, p.Stable, p.Transaction = place.Start, place.End, place.Stable, place.Held
 		from := p.Current
 		if from < 0 {
 			from = place.Start

@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/metadata"
 	"github.com/millrace/millrace/replication"
+	"github.com/millrace/millrace/transport/console"
 )
 
 // heldPartition is a partition that this broker leads and whose readers of committed records wait for a transaction.
@@ -53,6 +54,15 @@ func (b *Broker) heldPartition(im *metadata.Image, p *replication.Partition, now
 		h.left = t.Timeout - h.open
 	}
 	return h, true
+}
+
+// report is the transaction in the form of the admin API.
+func (h *heldPartition) report() *console.HeldTransaction {
+	t := &console.HeldTransaction{ID: h.id, ProducerID: h.producer, Epoch: h.epoch, Start: h.first, OpenMS: h.open.Milliseconds(), LeftMS: h.left.Milliseconds()}
+	if h.id != "" {
+		t.State = h.state.String()
+	}
+	return t
 }
 
 // heldPartitions are those that a transaction has held back for longer than least, some of them if there are more than most.

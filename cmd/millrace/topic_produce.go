@@ -33,7 +33,8 @@ func topicProduceCommand() *cli.Command {
 			&cli.StringFlag{Name: "output-format", Aliases: []string{"o"}, Usage: "print each acknowledged record on stdout in this `FORMAT`, as '%p %o\\n'"},
 			&cli.StringFlag{Name: "from-file", Usage: "read `FILE` instead of stdin"},
 			&cli.BoolFlag{Name: "keep-partition", Usage: "with -f json: write to the partition that each record names"},
-			&cli.StringFlag{Name: "transactional-id", Usage: "write all records in one transaction"},
+			&cli.StringFlag{Name: "transactional-id", Usage: "write all records in one transaction, under this `ID`: all or none of them count"},
+			&cli.DurationFlag{Name: "transaction-timeout", Value: time.Minute, Usage: "with --transactional-id: the cluster aborts what is not done after `TIME`"},
 		},
 		Action: runTopicProduce,
 	}
@@ -114,6 +115,8 @@ type production struct {
 	partition int32 // -1: the record's own
 	tombstone bool
 	output    *kgo.RecordFormatter
+	// transactionalID is "" without a transaction.
+	transactionalID string
 	// patience is how long no record may be acknowledged while some wait. The client's own limit counts from a record's
 	// timestamp, which may be years old.
 	patience time.Duration
@@ -144,7 +147,6 @@ func (p *production) options(c *cli.Context) ([]kgo.Opt, error) {
 		kgo.ProduceRequestTimeout(min(p.patience, 10*time.Second)),
 		kgo.ProducerBatchMaxBytes(1_000_000),
 		kgo.UnknownTopicRetries(1),
-		kgo.AllowIdempotentProduceCancellation(), // else a dead cluster would be waited for without end
 	}
 	codecs := map[string]kgo.CompressionCodec{
 		"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(), "lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
@@ -169,9 +171,20 @@ func (p *production) options(c *cli.Context) ([]kgo.Opt, error) {
 		return nil, f
 	}
 	if c.IsSet("transactional-id") {
-		f := usageError("--transactional-id cannot be had yet", "leave it out: --acks all writes each record once")
-		f.why = "transactions come with a later release"
-		return nil, f
+		if p.transactionalID = c.String("transactional-id"); p.transactionalID == "" {
+			f := usageError("--transactional-id is empty", "--transactional-id ledger-7")
+			f.why = "perhaps a variable in the command line is not set"
+			return nil, f
+		}
+		if a := c.String("acks"); a != "all" && a != "-1" {
+			f := usageError("--transactional-id needs --acks all", "leave --acks out")
+			f.why = "a transaction that counts must not lose a record"
+			return nil, f
+		}
+		// The client does not forget what it has sent in a transaction: it is the transaction that ends without it.
+		options = append(options, kgo.TransactionalID(p.transactionalID), kgo.TransactionTimeout(c.Duration("transaction-timeout")))
+	} else {
+		options = append(options, kgo.AllowIdempotentProduceCancellation()) // else a dead cluster would be waited for without end
 	}
 	p.partition = -1
 	format := c.String("f")
@@ -217,6 +230,11 @@ func (p *production) run(ctx context.Context, options []kgo.Opt) error {
 	defer conn.Close()
 	conn.fails.arm(func(f *failure) { cancel(f) })
 	p.mu.out = bufio.NewWriterSize(p.stdout, 64<<10)
+	if p.transactionalID != "" {
+		if err := conn.BeginTransaction(); err != nil {
+			return conn.fail("begin a transaction of "+p.transactionalID, err)
+		}
+	}
 	go p.watch(ctx, cancel)
 	began := time.Now()
 	read := int64(0)
@@ -240,10 +258,37 @@ func (p *production) run(ctx context.Context, options []kgo.Opt) error {
 		conn.Produce(ctx, r, p.produced)
 	}
 	flushErr := conn.Flush(ctx)
+	if p.transactionalID != "" {
+		if err := p.endTransaction(ctx, conn, readErr, flushErr); err != nil && flushErr == nil {
+			flushErr = err
+		}
+	}
 	if err := p.mu.out.Flush(); err != nil {
 		return writeError(err)
 	}
 	return p.finish(ctx, conn, read, time.Since(began), readErr, flushErr)
+}
+
+// endTransaction commits when all went well, and else aborts: none of the records counts then.
+func (p *production) endTransaction(ctx context.Context, conn *connection, errs ...error) error {
+	errs = append(errs, p.stopped(), context.Cause(ctx))
+	for _, err := range errs {
+		if err == nil {
+			continue
+		}
+		// Whatever went wrong, the partitions are freed at once if the cluster can be reached; else it aborts by itself.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(p.patience, 5*time.Second))
+		defer cancel()
+		if conn.AbortBufferedRecords(ctx) == nil {
+			_ = conn.EndTransaction(ctx, kgo.TryAbort)
+		}
+		p.hint("the transaction of %s was not committed: none of its records counts", p.transactionalID)
+		return nil
+	}
+	if err := conn.EndTransaction(ctx, kgo.TryCommit); err != nil {
+		return fmt.Errorf("commit the transaction of %s: %w", p.transactionalID, err)
+	}
+	return nil
 }
 
 // watch ends a production that makes no progress: records wait, and none was acknowledged for a while.

@@ -67,7 +67,21 @@ type GroupPartition struct {
 	Member      string `json:"member_id" doc:"who is to read it; empty for nobody"`
 	Leader      int32  `json:"leader" doc:"broker id; -1 is none"`
 	UnderMinISR bool   `json:"under_min_isr" doc:"whether it refuses acks=all"`
-	Trouble     string `json:"trouble" doc:"why something is not known; empty when all is"`
+	Stable      int64  `json:"last_stable_offset" doc:"up to where readers of committed records may read; -1 while it is not known"`
+	// Transaction is the one that keeps Stable below LogEnd.
+	Transaction *HeldTransaction `json:"transaction" doc:"open transaction that keeps readers of committed records back; null when none does"`
+	Trouble     string           `json:"trouble" doc:"why something is not known; empty when all is"`
+}
+
+// HeldTransaction is an open transaction that holds a partition back.
+type HeldTransaction struct {
+	ID         string `json:"transactional_id" doc:"empty when nobody knows its producer: then nobody will end it"`
+	State      string `json:"state" doc:"Ongoing; PrepareCommit and PrepareAbort while its marker is being written; empty without an id"`
+	ProducerID int64  `json:"producer_id" doc:"who has it open"`
+	Epoch      int16  `json:"producer_epoch" doc:"its epoch; -1 without an id"`
+	Start      int64  `json:"start_offset" doc:"offset of its first record in the partition"`
+	OpenMS     int64  `json:"open_ms" doc:"for how long it has been open, at least, in milliseconds"`
+	LeftMS     int64  `json:"left_ms" doc:"when it times out, in milliseconds; negative when it should have"`
 }
 
 // GroupDiagnosis says what is wrong with a group and what mends it.

@@ -13,6 +13,8 @@ const (
 	stuckMS = 60_000
 	// silentShare is the part of its session timeout after which a silent member is named.
 	silentShare = 2
+	// heldMS is how long a transaction may hold a partition back before that is worth a word.
+	heldMS = 10_000
 	// rebalancingMS is how long a rebalance may take before it is stuck.
 	rebalancingMS = 30_000
 	// loopRebalances in ten minutes are a loop, and no roll of the members.
@@ -24,7 +26,7 @@ const (
 // diagnoseGroup says what is wrong with a group. It judges by the report alone.
 func diagnoseGroup(r GroupReport) GroupDiagnosis {
 	x := &groupExamination{r: &r, findings: []Finding{}, passed: []string{}}
-	for _, check := range []func(){x.members, x.rebalance, x.loop, x.surplus, x.unassigned, x.overtaken, x.leaders, x.stuck, x.skew} {
+	for _, check := range []func(){x.members, x.rebalance, x.loop, x.surplus, x.unassigned, x.overtaken, x.leaders, x.transactions, x.stuck, x.skew} {
 		check()
 	}
 	return GroupDiagnosis{GroupReport: r, Well: len(x.findings) == 0, Findings: x.findings, Passed: x.passed}
@@ -247,6 +249,47 @@ func (x *groupExamination) leaders() {
 	}
 }
 
+// held says whether the group stands where an open transaction begins. Between its offset and that there may be markers and
+// aborted records, which it has passed over without a commit.
+func (p *GroupPartition) held() bool {
+	return p.Transaction != nil && p.Transaction.OpenMS >= heldMS && p.Current <= p.Stable && (p.Current == p.Stable || p.CommittedMS >= stuckMS)
+}
+
+// transactions finds partitions that an open transaction holds back.
+func (x *groupExamination) transactions() {
+	well := true
+	for i := range x.r.Partitions {
+		p := &x.r.Partitions[i]
+		if !p.held() {
+			continue
+		}
+		well = false
+		t := p.Transaction
+		fix := fmt.Sprintf("millrace txn abort --topic %s --partition %d --start-offset %d", p.Topic, p.Partition, t.Start)
+		why := fmt.Sprintf("read-committed readers stop at last stable offset %d: ", p.Stable)
+		switch {
+		case t.ID == "":
+			why += fmt.Sprintf("a transaction of producer %d, which no transactional id has, has been open for %s; nobody will end it", t.ProducerID, millis(t.OpenMS))
+		case t.State != "Ongoing":
+			why += fmt.Sprintf("transaction %q (producer %d, epoch %d) is decided, and its marker has not been written for %s", t.ID, t.ProducerID, t.Epoch, millis(t.OpenMS))
+			fix = fmt.Sprintf("millrace cluster health   shows what keeps the partition's leader from writing it; millrace txn describe %s", t.ID)
+		default:
+			why += fmt.Sprintf("transaction %q (producer %d, epoch %d) open for %s", t.ID, t.ProducerID, t.Epoch, millis(t.OpenMS))
+			if t.LeftMS > 0 {
+				fix += fmt.Sprintf("      (or wait: it times out in %s)", millis(t.LeftMS))
+			}
+		}
+		what := fmt.Sprintf("%s has not advanced for %s while %d records wait", name(p), millis(max(p.CommittedMS, 0)), p.Lag)
+		if p.Current < 0 {
+			what = fmt.Sprintf("%s has no offset while %d records wait", name(p), p.Lag)
+		}
+		x.add("open_transaction", what, why, fix)
+	}
+	if well && len(x.r.Partitions) > 0 {
+		x.pass("no open transaction holds it back")
+	}
+}
+
 // stuck finds partitions with a reader, records that wait, and no commit for long.
 func (x *groupExamination) stuck() {
 	if x.r.State != "Stable" {
@@ -255,7 +298,7 @@ func (x *groupExamination) stuck() {
 	well := true
 	for i := range x.r.Partitions {
 		p := &x.r.Partitions[i]
-		if p.Member == "" || p.Lag <= 0 || p.Current >= 0 && p.CommittedMS < stuckMS || p.LagMS < stuckMS || x.r.SinceMS < stuckMS {
+		if p.Member == "" || p.Lag <= 0 || p.held() || p.Current >= 0 && p.CommittedMS < stuckMS || p.LagMS < stuckMS || x.r.SinceMS < stuckMS {
 			continue
 		}
 		well = false

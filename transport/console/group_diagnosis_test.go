@@ -68,6 +68,20 @@ func TestDiagnoseGroup(t *testing.T) {
 		{"silent_member", func(r *GroupReport) {
 			r.Partitions[0].CommittedMS, r.Partitions[0].LagMS, r.Members[0].SeenMS = 190_000, 190_000, 40_000
 		}, "not been heard from for 40s"},
+		{"open_transaction", func(r *GroupReport) {
+			p := &r.Partitions[0]
+			p.CommittedMS, p.LagMS, p.Stable = 190_000, 190_000, 10
+			p.Transaction = &HeldTransaction{ID: "ledger-7", State: "Ongoing", ProducerID: 4007, Epoch: 3, Start: 10, OpenMS: 192_000, LeftMS: 708_000}
+		}, `last stable offset 10: transaction "ledger-7" (producer 4007, epoch 3) open for 3m12s`},
+		{"open_transaction", func(r *GroupReport) {
+			p := &r.Partitions[0]
+			p.CommittedMS, p.LagMS, p.Stable = 190_000, 190_000, 11
+			p.Transaction = &HeldTransaction{ProducerID: 4007, Epoch: -1, Start: 11, OpenMS: 192_000}
+		}, "nobody will end it"},
+		{"open_transaction", func(r *GroupReport) {
+			p := &r.Partitions[0]
+			p.Stable, p.Transaction = 10, &HeldTransaction{ID: "ledger-7", State: "PrepareCommit", Start: 10, OpenMS: 12_000}
+		}, "its marker has not been written for 12s"},
 		{"skew", func(r *GroupReport) { r.Partitions[0].Lag, r.Partitions[0].LogEnd = 50_000, 50_010 }, "hot key"},
 	} {
 		r := wellGroup()
@@ -81,6 +95,14 @@ func TestDiagnoseGroup(t *testing.T) {
 		require.NotEmpty(t, f.What)
 		require.NotEmpty(t, f.Fix)
 	}
+}
+
+// A transaction that the group has not come to yet, or that has just begun, is not why it stands.
+func TestDiagnoseTransactionElsewhere(t *testing.T) {
+	r := wellGroup()
+	r.Partitions[0].Stable, r.Partitions[0].Transaction = 11, &HeldTransaction{ID: "a", State: "Ongoing", Start: 11, OpenMS: 60_000}
+	r.Partitions[1].Stable, r.Partitions[1].Transaction = 10, &HeldTransaction{ID: "a", State: "Ongoing", Start: 10, OpenMS: 2_000}
+	require.True(t, diagnoseGroup(r).Well)
 }
 
 // A group whose members tell each other what only they understand is not judged by what is not known of it.
