@@ -25,6 +25,10 @@
 // taken off (D6). Sessions are measured by the monotonic clock (I22); a process that was held up, or that had no lease, gives
 // its members the time back.
 //
+// Offsets that are committed with a transaction (TxnOffsetCommit) are fenced like others (G14), and are pending until the
+// transaction is decided, in whose step they take effect or are dropped (I8). Package group/txn coordinates transactions; it
+// and this one meet in the metadata alone.
+//
 // # Storms
 //
 // Ids that were handed out and not used hold a rebalance up for a second at most, and a group remembers a thousand of them.

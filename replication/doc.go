@@ -24,6 +24,15 @@
 // (corrupt.go). A log is cut only where its leader's epochs say so, never below the high watermark unless an unclean
 // election is on record (R1, R25).
 //
+// # Transactions
+//
+// The log knows which transactions are open, and the last stable offset with it. Their markers are written here, by the leader
+// of each partition, because the metadata shows a decided transaction that lacks them (markers.go, and the step core in
+// marker_core.go): no coordinator has to live for that, and no leader that comes has to be told (P9). A marker is asked for
+// once more at its place in the log (MarkerRequest.MayAppend), as a batch that would open a transaction is
+// (AppendRequest.MayBegin), both by the newest Image: so nothing opens a transaction behind its own marker, and no marker ends
+// the transaction after its own (P7). It counts, and is reported, when it is below the high watermark (P13).
+//
 // # Invariants
 //
 //	logStartOffset ≤ lastStableOffset ≤ highWatermark ≤ logEndOffset
@@ -46,7 +55,7 @@
 //	fetchers.mu       which leaders are followed; then fetcher.mu, the positions to send to one
 //	FollowerSession.mu  what one follower was told; then throttle.mu
 //	waiterList.mu     the fetches parked on a partition
-//	proposals.mu, teller.mu, chores.mu, checkpointing  queues and the checkpoint file; taken last, hold nothing
+//	proposals.mu, teller.mu, chores.mu, markerWriter.mu, checkpointing  queues and the checkpoint file; taken last, hold nothing
 //
 // The committer of the log never waits for Partition.mu, because an appender may hold it while it waits for the
 // committer: it sets a flag and tries the lock, and whoever holds it looks at the flag after letting go. Results and
@@ -54,9 +63,9 @@
 //
 // # Goroutines
 //
-// Six per Manager, started by [Open], ended by [Manager.Close]: one follows the metadata (with a few workers while logs
+// Seven per Manager, started by [Open], ended by [Manager.Close]: one follows the metadata (with a few workers while logs
 // are opened), one ticks the log directory, the partitions with other replicas and the checkpoint, one drains the queues
 // of partitions whose appenders have served others long enough, one carries ISR proposals, one tells idle followers of
-// high watermarks, one moves followers' log starts. One more per leader broker that is followed, while there is something
+// high watermarks, one moves followers' log starts, one writes the markers of transactions. One more per leader broker that is followed, while there is something
 // to follow. Besides, a timer per partition that has requests waiting; none per replica.
 package replication
