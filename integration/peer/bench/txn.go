@@ -18,7 +18,7 @@ const (
 // isolationRecords is how many records the topics hold that are read at both isolation levels, and abortEvery how many of the second
 // one's transactions there are for one that was aborted.
 const (
-	isolationRecords = 2_000_000
+	isolationRecords = 1_000_000
 	abortEvery       = 10
 )
 
