@@ -1,6 +1,7 @@
 // Package metadata owns everything small that all brokers must agree on: brokers, topics and partitions with their
 // leaders, ISRs and epochs, configs, the next producer id, tombstones of deleted topic ids, groups with their members and
-// committed offsets, the cluster's id and feature level. It keeps them in one Raft group (D1) and hands them out as immutable Images.
+// committed offsets, transactional ids with their transactions and pending offsets, the cluster's id and feature level. It
+// keeps them in one Raft group (D1) and hands them out as immutable Images.
 //
 // # How it fits
 //
@@ -31,6 +32,11 @@
 //	proposer, Raft, fsm    Apply asks: does this registration coordinate the group, is the revision   command_change_group.go,
 //	        │              right, may this member commit                                              command_commit_offsets.go
 //	    landings           the coordinator has applied it too, and answers                           landing.go
+//
+// Steps of transactions take the same way, in lanes of their own: ChangeTransaction, AddToTransaction,
+// CommitTransactionOffsets and MarkersWritten (transactions.go), batches of them in the command transact
+// (command_transact.go), their judgement in fsm_transactions.go and fsm_pending.go. Barrier (barrier.go) says when the Image
+// holds what could be seen anywhere.
 //
 // The table of configuration keys (config*.go) lives here too, because Apply, handlers and the command line must agree
 // on names and values.
@@ -98,8 +104,33 @@
 // A batch of commits names the coordinator epoch and a number in its lane: one that was held up on its way, until another
 // broker has coordinated, or a later batch was applied, has no effect. Offsets of a deleted topic are invisible at once
 // (M21); they go, as those do that are too old (G11), by a command that the coordinator proposes at its interval (expiry.go).
-// Offsets that belong to a transaction which is not decided yet will stand beside them, by producer id, and be moved over by
-// the command that decides it; nothing that reads offsets now would see them.
+// Offsets that belong to a transaction which is not decided yet stand beside them, by producer id, and are moved over by the
+// command that decides it; who reads committed offsets does not see them.
+//
+// # Transactions
+//
+//	Empty, Complete* ──AddToTransaction, or implicit offsets──▶ Ongoing ──ChangeTransaction──▶ Prepare* ──last MarkersWritten──▶ Complete*
+//	                                                              └──────── nothing to mark ─────────────────────────────────────▶
+//
+// Every transition is one step, judged where it is applied (P10): the first that is applied wins, and who comes second is
+// told. Nobody else is told anything: the leaders of the partitions read a prepared transaction in their own Images, write its
+// markers and report them, with or without its coordinator (P9). A deleted topic is taken out of all transactions by the
+// command that deletes it (P12).
+//
+// What makes late steps harmless: a change compares the revision, or in protocol 2 the producer's pair, which has one
+// transaction; an addition and offsets compare the pair; offsets and reports of markers name the transaction by a number of
+// its own, because a client of protocol 1 keeps its pair over many; and a batch that was held up until a later one of its
+// lane was applied, or coordinators changed, has no effect as a whole.
+//
+// 2026-11-30: the offsets of a transaction and its end are one command (the question of D11). What is written is there once, in
+// the offsets' own commands: the end carries none of it, and Apply moves over what is pending, so that no reader sees half
+// of a transaction and no group has to be told of the end. The price is time in which Apply does nothing else: with
+// 1, 10, 100, 1000, 10 000 pending offsets 11 µs, 22 µs, 93 µs, 1.0 ms, 11 ms. A Streams application commits tens per
+// transaction; ten thousand hold the others up for as long as a few syncs of the log take. What we gave up: offsets
+// and end can't be in two Raft groups, should design.md 4 ever shard them; they would have to be sharded alike.
+//
+// Offsets of one partition that are pending in several transactions count in the order of their commits, not of the ends, as
+// in Kafka; so does a commit without a transaction.
 //
 // # Memory and cost
 //
@@ -110,13 +141,15 @@
 // partitions, of which it leads a third, takes Apply some 50 ms; 10 000 ISR changes of a leader take 25 ms and 90 KB of entries.
 // A million committed offsets take 110 MB, their snapshot 14 MB, which is written in 0.3 s beside Apply and read in 0.5 to 1 s;
 // a commit takes Apply 15 µs when no two in a batch are of one group. Fencing the coordinator of 3400 among 10 000 groups
-// takes 5 ms.
+// takes 5 ms. An idle transactional id takes 340 bytes and 45 of a snapshot: 100 000 are written in 0.1 s and read in 0.16 s. A
+// transaction of three additions, an end and three reports takes Apply 117 µs. Through three stores on one disk one id makes
+// 68 transactions/s, 16 make 360 and 200 make 4000 (end, p50: 2, 12, 14 ms).
 //
 // # Goroutines
 //
-// Started by Open and waited for by Close, beside Raft's own: gather and settle of the proposer, four lanes of the
-// outbox, land, expire, followLeadership, tellSuspicions, control, keepQuorum, and with Config.Balance balance. A leader
-// has two more for each follower it sends entries to (raft_announcer.go), which end with that connection. Raft calls the
+// Started by Open and waited for by Close, beside Raft's own: gather and settle of the proposer, six lanes of the
+// outbox, land, askBarriers, expire, followLeadership, tellSuspicions, control, keepQuorum, and with Config.Balance balance. A
+// leader has two more for each follower it sends entries to (raft_announcer.go), which end with that connection. Raft calls the
 // FSM from one goroutine, and writes a snapshot from another one, of a state that nobody changes any more. Lock order:
 // Store.publishing before watchers.mu; the other locks are leaves.
 //
