@@ -75,6 +75,8 @@ type entry struct {
 		epoch int32
 		// due is the deadline that the timers know, Never if none.
 		due Instant
+		// landed, if somebody waits for it, is closed once no change of the group is on its way.
+		landed chan struct{}
 	}
 	index int // in timers, -1: not there; guarded by timers.mu
 	at    Instant
@@ -262,6 +264,10 @@ func (c *Coordinator) loaded(im *metadata.Image, group string) *Loaded {
 
 // settleLocked forgets an entry that has nothing to remember, and else sees to its next deadline.
 func (c *Coordinator) settleLocked(e *entry) {
+	if e.mu.landed != nil && !e.mu.core.Changing() {
+		close(e.mu.landed)
+		e.mu.landed = nil
+	}
 	if e.mu.core.Idle() {
 		e.mu.gone = true
 		s := c.shard(e.name)

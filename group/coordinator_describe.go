@@ -2,11 +2,40 @@ package group
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"time"
 
 	"github.com/millrace/millrace/metadata"
 )
+
+// Landed waits until no change of the group is on its way to the quorum, or ctx ends: what a client was answered before, a
+// leave above all, then shows in what is described next.
+func (c *Coordinator) Landed(ctx context.Context, group string) {
+	for {
+		e := c.lookup(group, false)
+		if e == nil {
+			return
+		}
+		e.mu.Lock()
+		if e.mu.gone || !e.mu.core.Changing() {
+			e.mu.Unlock()
+			return
+		}
+		if e.mu.landed == nil {
+			e.mu.landed = make(chan struct{})
+		}
+		landed := e.mu.landed
+		e.mu.Unlock()
+		select {
+		case <-landed:
+		case <-ctx.Done():
+			return
+		case <-c.stop:
+			return
+		}
+	}
+}
 
 // Describe is DescribeGroups for one group; ErrGroupNotFound if there is none.
 func (c *Coordinator) Describe(group string) (Description, error) {

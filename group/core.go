@@ -228,6 +228,9 @@ func (c *Core) members() int {
 	return len(c.classic.members)
 }
 
+// Changing reports whether a change of the record is on its way.
+func (c *Core) Changing() bool { return c.change != nil }
+
 // Idle reports whether the core could be thrown away and made anew from the record without anybody noticing.
 func (c *Core) Idle() bool {
 	return c.change == nil && len(c.queue) == 0 && c.members() == 0 && len(c.classic.pending) == 0

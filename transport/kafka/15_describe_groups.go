@@ -24,6 +24,7 @@ import (
 func (h *Handlers) describeGroups(c *call, req *kmsg.DescribeGroupsRequest) kmsg.Response {
 	resp := req.ResponseKind().(*kmsg.DescribeGroupsResponse)
 	resp.Groups = make([]kmsg.DescribeGroupsResponseGroup, 0, len(req.Groups))
+	c.awaitLanded(req.Groups)
 	for _, name := range req.Groups {
 		rg := kmsg.NewDescribeGroupsResponseGroup()
 		rg.Group = name

@@ -13,6 +13,7 @@ import (
 
 func (h *Handlers) consumerGroupDescribe(c *call, req *kmsg.ConsumerGroupDescribeRequest) kmsg.Response {
 	resp := req.ResponseKind().(*kmsg.ConsumerGroupDescribeResponse)
+	c.awaitLanded(req.Groups)
 	im := h.cfg.Store.Image()
 	for _, name := range req.Groups {
 		g := kmsg.NewConsumerGroupDescribeResponseGroup()

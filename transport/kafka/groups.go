@@ -1,7 +1,9 @@
 package kafka
 
 import (
+	"context"
 	"net"
+	"time"
 
 	"github.com/millrace/millrace/group"
 	"github.com/millrace/millrace/metadata"
@@ -17,6 +19,8 @@ type Groups interface {
 	Commit(r group.CommitRequest, done func([]error, error))
 	CommitTransaction(r group.CommitTransactionRequest, done func([]error, error))
 	Fetch(r group.FetchRequest) ([]group.FetchedOffset, error)
+	// Landed waits until what was decided about a group is committed, or ctx ends.
+	Landed(ctx context.Context, name string)
 	Describe(name string) (group.Description, error)
 	List() ([]group.Listing, error)
 	Delete(groups []string, done func([]error))
@@ -27,6 +31,22 @@ type Groups interface {
 
 // groupOperations is the bit field of the operations that exist for a group.
 const groupOperations int32 = 1<<3 | 1<<6 | 1<<8 | 1<<10 | 1<<11
+
+// landedWait bounds how long the description of groups waits for changes under way: a
+// quorum that answers at all answers by then, and without one what was last
+// committed is worth more than nothing.
+const landedWait = 500 * time.Millisecond
+
+// awaitLanded waits until all that clients were answered about these groups is
+// committed: a leave is answered before, since clients don't wait for it, and a
+// description that still has the member would contradict the answer.
+func (c *call) awaitLanded(groups []string) {
+	ctx, cancel := context.WithTimeout(c.h.ctx, landedWait)
+	defer cancel()
+	for _, name := range groups {
+		c.h.cfg.Groups.Landed(ctx, name)
+	}
+}
 
 // answerGroup adapts a handler that hands its request to the coordinator, which
 // answers when it can. The request is the handler's own: strings are copies, and

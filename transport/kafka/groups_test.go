@@ -121,6 +121,8 @@ func (g *testGroups) Fetch(r group.FetchRequest) ([]group.FetchedOffset, error) 
 	return out, nil
 }
 
+func (g *testGroups) Landed(context.Context, string) {}
+
 func (g *testGroups) Describe(name string) (group.Description, error) {
 	if g.describe == nil {
 		return group.Description{}, group.ErrGroupNotFound
