@@ -83,6 +83,8 @@ type Report struct {
 	Taken, Claims, Commits int
 	// Committed, Aborted and Undecided count transactions; of an undecided one nobody knows the end.
 	Committed, Aborted, Undecided int
+	// Made counts visible records that were made from consumed ones in transactions.
+	Made int
 	// Faults has a window for each fault, in order.
 	Faults []Window
 	// LongestGap is the longest time between two acknowledgements of any producer, while there were producers.
@@ -110,7 +112,7 @@ func (r *Report) String() string {
 		fmt.Fprintf(&b, "; groups: %d partitions given, %d records taken, %d offsets committed", r.Claims, r.Taken, r.Commits)
 	}
 	if n := r.Committed + r.Aborted + r.Undecided; n > 0 {
-		fmt.Fprintf(&b, "; transactions: %d committed, %d aborted, %d undecided", r.Committed, r.Aborted, r.Undecided)
+		fmt.Fprintf(&b, "; transactions: %d committed, %d aborted, %d undecided, %d records made of others", r.Committed, r.Aborted, r.Undecided, r.Made)
 	}
 	for _, k := range slices.Sorted(maps.Keys(r.Counts)) {
 		fmt.Fprintf(&b, "\n%s: %d", k, r.Counts[k])

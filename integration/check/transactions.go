@@ -218,6 +218,7 @@ func (c *checker) exactlyOnce() {
 			if cell := s.key.cells.at(at); at < 0 || cell.flags&cellCommitted == 0 || cell.value != v {
 				continue
 			}
+			c.report.Made++
 			for name := range t.offsets {
 				if name.key == s.source {
 					made[name][s.sourceOffset] = append(made[name][s.sourceOffset], v)
