@@ -121,11 +121,8 @@ func (s *Store) barrier(_ context.Context, _ none) (version uint64, err error) {
 		return 0, err
 	}
 	committed := s.raft.CommitIndex()
-	if err := s.raft.VerifyLeader().Error(); err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrNotController, err)
-	}
-	if s.lead.Load() != l {
-		return 0, ErrNotController
+	if err := s.proveLead(l); err != nil {
+		return 0, err
 	}
 	// What is committed need not be applied here, but may be on another broker.
 	applied := s.Image().Version()

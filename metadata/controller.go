@@ -41,7 +41,9 @@ type plan struct {
 }
 
 // carryOut decides and proposes the plans together, and those again whose decision was overtaken by another change.
-// Within one round all are decided on the same Image.
+// Within one round all are decided on the same Image. What is refused, or needs no command, is answered once this broker has
+// proven after the decision that it still leads: one that was paused, or cut off, would tell from an old Image that what
+// another controller has created is missing (M9, M12).
 func (s *Store) carryOut(ctx context.Context, plans []plan) {
 	for attempt := 1; len(plans) > 0; attempt++ {
 		l, err := s.controller()
@@ -54,14 +56,26 @@ func (s *Store) carryOut(ctx context.Context, plans []plan) {
 		im := s.Image()
 		var commands []command
 		var proposed []plan
+		var decided []func(proof error)
 		for _, p := range plans {
 			c, err := p.decide(im)
 			if err != nil || c == nil {
-				p.done(nil, err)
+				decided = append(decided, func(proof error) {
+					if proof != nil {
+						err = proof
+					}
+					p.done(nil, err)
+				})
 				continue
 			}
 			commands = append(commands, c)
 			proposed = append(proposed, p)
+		}
+		if len(decided) > 0 {
+			proof := s.proveLead(l)
+			for _, answer := range decided {
+				answer(proof)
+			}
 		}
 		plans = nil
 		for i, r := range s.proposeAll(ctx, l.term, commands) {
@@ -74,6 +88,21 @@ func (s *Store) carryOut(ctx context.Context, plans []plan) {
 			}
 		}
 	}
+}
+
+// proveLead asks a majority of the voters whether this broker still leads the term in which it is the controller. What its
+// Image held before the call is then the newest that anybody had been told. It asks twice: raft counts any answer that comes
+// in after the question, and one to a heartbeat from before, which waited in the socket of a paused process, proves nothing.
+func (s *Store) proveLead(l *lead) error {
+	for range 2 {
+		if err := s.raft.VerifyLeader().Error(); err != nil {
+			return fmt.Errorf("%w: %w", ErrNotController, err)
+		}
+	}
+	if s.lead.Load() != l {
+		return ErrNotController
+	}
+	return nil
 }
 
 func overtaken(attempts int) error {

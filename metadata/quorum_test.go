@@ -179,6 +179,41 @@ func TestRenewedAgainAndAgain(t *testing.T) {
 	})
 }
 
+// M9, M12: a controller that the others can't hear may have been followed by another one. It does not tell what is missing or
+// there already, by its old Image, but that it does not know.
+func TestRefusalsAreProven(t *testing.T) {
+	inQuorumWorld(t, 3, func(t *testing.T, w *quorumWorld) {
+		for id := BrokerID(1); id <= 3; id++ {
+			w.join(id)
+		}
+		w.voting(1, 2, 3)
+		lead := w.controller()
+		createTopics(t, lead.Store, newTopic("there", 1))
+		ask := func() []error {
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			defer cancel()
+			return []error{
+				lead.CreateTopics(ctx, []NewTopic{newTopic("there", 1)}, false)[0].Err,
+				lead.CreateTopics(ctx, []NewTopic{newTopic("new", 1)}, true)[0].Err, // would it be created?
+			}
+		}
+		told := ask()
+		require.ErrorIs(t, told[0], ErrTopicExists)
+		require.NoError(t, told[1])
+
+		w.isolate(lead, true)
+		w.pass(5 * time.Millisecond) // what was on its way has arrived
+		require.True(t, lead.IsController(), "it does not know yet")
+		for _, err := range ask() {
+			require.Error(t, err)
+			require.NotErrorIs(t, err, ErrTopicExists)
+		}
+		w.isolate(lead, false)
+		w.await("it is in touch again", func() bool { told = ask(); return told[1] == nil })
+		require.ErrorIs(t, told[0], ErrTopicExists)
+	})
+}
+
 // createsTopic says whether the broker can have a topic created within ten seconds.
 func (n *quorumNode) createsTopic(name string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
