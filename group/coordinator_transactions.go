@@ -27,6 +27,10 @@ func (c *Coordinator) CommitTransaction(r CommitTransactionRequest, done func([]
 		done(nil, err)
 		return
 	}
+	if mutated(mutantOffsetsNow) {
+		c.commit(&r.CommitRequest, done)
+		return
+	}
 	c.propose(&r.CommitRequest, func(commit metadata.OffsetCommit, done func([]error, error)) {
 		c.cfg.Store.CommitTransactionOffsets(metadata.TransactionOffsets{
 			OffsetCommit: commit, TransactionalID: r.TransactionalID, ProducerID: r.ProducerID, ProducerEpoch: r.ProducerEpoch, Implicit: r.Implicit,

@@ -9,4 +9,6 @@ const (
 	mutantAckBeforeSync   mutant = "ack-before-sync"            // I2: what is written counts as durable
 	mutantIgnoreEpoch     mutant = "ignore-epoch"               // R3: the leader does not compare the follower's last epoch
 	mutantTruncateToWater mutant = "truncate-to-high-watermark" // R1: a new follower cuts what it does not know to be committed
+	mutantUnstableReads   mutant = "read-past-last-stable"      // I3: readers of committed records get those of open transactions
+	mutantNoAborted       mutant = "no-aborted-list"            // I3: they are not told which transactions were aborted
 )

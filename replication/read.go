@@ -85,7 +85,7 @@ func (p *Partition) Read(r ReadRequest) ReadResult {
 	}
 	p.marks(&res)
 	limit := res.HighWatermark
-	if r.Committed {
+	if r.Committed && !mutated(mutantUnstableReads) {
 		limit = res.LastStableOffset
 	}
 	if r.LastFetchedEpoch >= 0 {
@@ -150,7 +150,7 @@ func (p *Partition) read(res *ReadResult, r ReadRequest, limit int64) {
 	if err == nil {
 		s, err = read(r.Offset, limit, r.MaxBytes, r.MinOne)
 	}
-	if err == nil && r.Committed && s.Len() > 0 {
+	if err == nil && r.Committed && s.Len() > 0 && !mutated(mutantNoAborted) {
 		// If its segment went meanwhile, so did its index: then the start has moved past the offset.
 		if res.Aborted, err = p.log.AbortedTransactions(r.Offset, s.NextOffset()); err != nil {
 			s.Release()

@@ -45,7 +45,7 @@ func main() {
 	flag.BoolVar(&o.failover, "failover", false, "measure the gaps between acknowledgements instead")
 	flag.StringVar(&o.client, "client", "kgo", "whose gaps -failover measures: kgo, librdkafka or java, the last two at their defaults")
 	flag.IntVar(&o.kills, "kills", 20, "how many kills -failover makes")
-	flag.BoolVar(&o.transactional, "transactions", false, "have producers and a group of the workload use transactions")
+	flag.BoolVar(&o.transactional, "transactions", true, "have producers and a group of the workload use transactions")
 	flag.BoolVar(&o.verbose, "v", false, "print what is done")
 	flag.Parse()
 	code, err := command(o)
@@ -171,7 +171,7 @@ func (o options) run(ctx context.Context, s *scenario, seed uint64) row {
 		r.brokers = s.brokers
 	}
 	r.topics, r.perTopic = topics, partitionsPerTopic
-	if r.transactions = o.transactional && s.round != nil && !s.plain; r.transactions {
+	if r.transactions = s.transactional || o.transactional && s.round != nil && !s.plain; r.transactions {
 		r.topics = append(slices.Clone(topics), totals)
 	}
 	r.impatient = s.impatient

@@ -27,6 +27,9 @@ var mutants = []*scenario{
 	{name: "commit-before-apply", what: "a commit that reaches nobody else, its coordinator killed", script: killCommitEarly},
 	{name: "unfenced-commit", what: "a commit of a member that was put out of its group", script: killUnfenced},
 	{name: "given-twice", what: "members join while the owner does not give up what it has", script: killGivenTwice},
+	{name: "read-past-last-stable", what: "transactions, no fault", transactional: true, script: killByTransactions},
+	{name: "no-aborted-list", what: "transactions, no fault", transactional: true, script: killByTransactions},
+	{name: "offsets-before-end", what: "offsets of a transaction that is aborted", script: killOffsetsBeforeEnd},
 }
 
 // killMutants runs each series twice and wants the checker to find something, and nothing.

@@ -30,6 +30,8 @@ func (r *run) rawMember(group string) (*rawMember, error) {
 	versions := kversion.Stable()
 	versions.SetMaxKeyVersion(8, 9) // topics by name
 	versions.SetMaxKeyVersion(9, 8)
+	versions.SetMaxKeyVersion(26, 4) // the first protocol of transactions, step by step
+	versions.SetMaxKeyVersion(28, 4)
 	cl, err := kgo.NewClient(kgo.SeedBrokers(r.cluster.Seeds()...), kgo.MaxVersions(versions), kgo.MetadataMinAge(100*time.Millisecond), kgo.RequestRetries(0), kgo.RetryTimeout(time.Second),
 		kgo.RequestTimeoutOverhead(3*time.Second), kgo.DialTimeout(3*time.Second))
 	if err != nil {

@@ -21,8 +21,10 @@ type scenario struct {
 	perTopic     int           // partitions of a topic, when not the usual ones
 	groups       []groupSpec   // when not the usual ones
 	plain        bool          // without transactions
-	impatient    bool          // clients give answers up after a second or so
-	proxy        bool          // stand a proxy between clients and brokers
+	// transactional says that a script has transactions in its workload.
+	transactional bool
+	impatient     bool // clients give answers up after a second or so
+	proxy         bool // stand a proxy between clients and brokers
 	// round makes one fault, and ends it.
 	round func(ctx context.Context, r *run) error
 	// script takes the place of workload and rounds.
