@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
+
+	"github.com/hashicorp/raft"
 )
 
 // maxAttempts bounds how often an operation is decided anew because another change came between its decision and its
@@ -95,7 +98,7 @@ func (s *Store) carryOut(ctx context.Context, plans []plan) {
 // in after the question, and one to a heartbeat from before, which waited in the socket of a paused process, proves nothing.
 func (s *Store) proveLead(l *lead) error {
 	for range 2 {
-		if err := s.raft.VerifyLeader().Error(); err != nil {
+		if err := s.verifyLeader().Error(); err != nil {
 			return fmt.Errorf("%w: %w", ErrNotController, err)
 		}
 	}
@@ -103,6 +106,19 @@ func (s *Store) proveLead(l *lead) error {
 		return ErrNotController
 	}
 	return nil
+}
+
+// verifyLeader is raft's VerifyLeader, whose answer also comes when the Store is closed: raft drops the question of one that
+// asks while it shuts down, and would have it wait for ever. The field is there for that, raft only does not fill it in here;
+// nobody but the waiter reads it.
+func (s *Store) verifyLeader() raft.Future {
+	f := s.raft.VerifyLeader()
+	if v := reflect.Indirect(reflect.ValueOf(f)); v.Kind() == reflect.Struct {
+		if over := v.FieldByName("ShutdownCh"); over.IsValid() && over.CanSet() && over.Type() == reflect.TypeOf(s.stop) {
+			over.Set(reflect.ValueOf(s.stop))
+		}
+	}
+	return f
 }
 
 func overtaken(attempts int) error {
