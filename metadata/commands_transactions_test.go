@@ -560,7 +560,6 @@ func TestTopicDeletedInTransaction(t *testing.T) {
 	require.NoError(t, f.step("open", o).err)
 	f.alter(ends(mixed, TransactionPrepareCommit))
 	f.alter(ends(only, TransactionPrepareAbort))
-	other = f.st.transaction("other")
 
 	f.must(&deleteTopic{id: TopicID{2}, request: requestID{1}})
 	f.must(topicCommand(3, "clicks", on(1), on(2)))
@@ -634,12 +633,12 @@ func TestGroupDeletedInTransaction(t *testing.T) {
 // could begin a transaction behind the end of its own, which nobody would end.
 func TestHeldBatchOfSteps(t *testing.T) {
 	f := transactionsFSM(t)
-	x := f.created("x", 7)
+	f.created("x", 7)
 	held := f.steps("x", &TransactionAddition{ID: "x", ProducerID: 7, Partitions: orders(0), Version: 1})
 	require.NoError(t, f.step("x", &TransactionAddition{ID: "x", ProducerID: 7, Partitions: orders(1), Version: 1}).err)
 	f.alter(ends(f.st.transaction("x"), TransactionPrepareAbort))
 	require.NoError(t, f.step("x", writtenMarkers{{ProducerID: 7, Number: f.st.transaction("x").Number, Partitions: orders(1)}}).err)
-	x = f.st.transaction("x")
+	x := f.st.transaction("x")
 	require.Equal(t, TransactionCompleteAbort, x.State)
 	f.refuses(ErrStale, held)
 	require.Same(t, x, f.st.transaction("x"))
