@@ -388,6 +388,9 @@ func (l *Log) writeRun(now int64) error {
 			l.addAborted(seg, e)
 		}
 	}
+	if l.dir.cfg.mutants.has(mutantEarlyMarker) {
+		l.mu.transactions.decided = nil
+	}
 	seg.appendedMillis = l.dir.wallMillis.Load()
 	seg.written++
 	l.mu.end = run.next

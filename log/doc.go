@@ -19,7 +19,8 @@
 //	    %020d.log                    record batches v2, the only source of truth about records
 //	    %020d.index                  offset index: 4 bytes relative last offset, 4 bytes position
 //	    %020d.timeindex              time index: 8 bytes timestamp, 4 bytes relative offset
-//	    %020d.snapshot               producer state at that offset
+//	    %020d.txnindex               aborted transactions whose markers are in the segment: 34 bytes each, as Kafka's
+//	    %020d.snapshot               producer state at that offset, with open and decided transactions
 //	<dir>/<topic>-<p>.<log id>-delete    being deleted (W18)
 //	<dir>/<topic>-<p>.<log id>-stray     unknown to the metadata, kept (L12)
 //
@@ -30,10 +31,17 @@
 //
 //	start ≤ recovery point ≤ durable end ≤ end
 //
+//	start ≤ last stable offset ≤ high watermark ≤ end
+//
 // start is the first offset served; the recovery point lies above all bytes known to be in synced segments, the durable
 // end above all bytes known to be on the device at all, end is the next offset. Within one log id a log only grows:
 // whatever takes records away at the end makes a new log id first (W13), so that a file position of a log id has one
 // right content for ever.
+//
+// Producers, transactions and what readers are told of aborted ones are functions of the batches (P2, P12): a leader, a
+// follower and a recovery derive them by the same code, a truncation takes them back. A transaction holds back the last
+// stable offset from its first record until its marker is below the high watermark (P13); nothing at or above that
+// offset is deleted (L17).
 //
 // # Locks, in order
 //

@@ -142,6 +142,11 @@ var modelMutants = []struct {
 	{mutantServeCached, "recovery step 7 left out", false},
 	{mutantNoGeneration, "recovery step 8 left out", false},
 	{mutantOverwriteLive, "recovery step 8 in a live file", true},
+	{mutantEarlyMarker, "P13 marker counts at once", false},
+	{mutantKeepTransactions, "P2 transactions not rolled back", false},
+	{mutantForgetOpen, "P12 open transactions forgotten at a start", false},
+	{mutantAbortedKept, "aborted transactions not cut", false},
+	{mutantAbortedTrusted, "index of aborted transactions trusted", true},
 }
 
 // TestModelMutants: the model notices when a rule is broken. A model that kills no mutant proves nothing.

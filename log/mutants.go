@@ -1,7 +1,7 @@
 package log
 
 // mutant is a set of protocol steps that a test may switch off, one at a time: the deterministic model must notice each
-// (wal.md 3 says what goes wrong without it). Config.mutants is set by tests of this package only; the look at it costs
+// (wal.md 3 says what goes wrong without it; correctness.md for transactions). Config.mutants is set by tests of this package only; the look at it costs
 // nothing beside the file operation that it guards.
 type mutant uint64
 
@@ -66,6 +66,16 @@ const (
 	mutantNoGeneration
 	// mutantOverwriteLive begins the new generation in a file that is still needed (wal.md 4 step 8).
 	mutantOverwriteLive
+	// mutantEarlyMarker lets a marker count as soon as it is in the log (P13).
+	mutantEarlyMarker
+	// mutantKeepTransactions does not roll the transactions back with a truncation (P2).
+	mutantKeepTransactions
+	// mutantForgetOpen recovers without the transactions that were open at the snapshot (P12).
+	mutantForgetOpen
+	// mutantAbortedKept does not cut the index of aborted transactions at a truncation (trap 20).
+	mutantAbortedKept
+	// mutantAbortedTrusted takes an index of aborted transactions for what its file holds, and does not sync it.
+	mutantAbortedTrusted
 	mutantEnd
 )
 

@@ -117,6 +117,9 @@ func (r *recovery) producersAtFloor(i int) error {
 		}
 	}
 	l.producers, l.mu.transactions = s.producers, s.transactions
+	if r.d.cfg.mutants.has(mutantForgetOpen) {
+		l.mu.transactions.open = nil
+	}
 	if at.aborted = at.newAborted(r.path, aborted, flushed); at.aborted != nil {
 		if err := l.flushAborted(at); err != nil {
 			return err

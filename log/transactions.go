@@ -87,11 +87,6 @@ func (t *transactions) stable(limit int64) int64 {
 	return limit
 }
 
-// clone returns a copy that shares nothing.
-func (t *transactions) clone() transactions {
-	return transactions{open: slices.Clone(t.open), decided: slices.Clone(t.decided)}
-}
-
 // openOf returns the open transactions of producers, which know where theirs began but not since when.
 func openOf(p *producers, now int64) []openTransaction {
 	var open []openTransaction

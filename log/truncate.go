@@ -383,7 +383,9 @@ func (l *Log) replayProducers(segments []*segment, end int64) error {
 	l.producers = r.producers
 	l.mu.Lock()
 	r.transactions.settle(l.mu.highWatermark)
-	l.mu.transactions = r.transactions
+	if !l.dir.cfg.mutants.has(mutantKeepTransactions) {
+		l.mu.transactions = r.transactions
+	}
 	l.mu.Unlock()
 	return nil
 }

@@ -37,9 +37,10 @@
 //
 //	logStartOffset ≤ lastStableOffset ≤ highWatermark ≤ logEndOffset
 //
-// No consumer reads at or above the high watermark (I3). With millrace.flush.ack the high watermark is at most the
-// durable end of every replica in the maximal ISR, this one included, so acknowledged means on stable storage there
-// (I2); without, it is the least end. It never goes back (I4). A request that waits is answered in the leader epoch in
+// No consumer reads at or above the high watermark, no reader of committed records at or above the last stable offset
+// (I3). The latter is the log's function of its batches and of the high watermark, the same on every replica. With
+// millrace.flush.ack the high watermark is at most the durable end of every replica in the maximal ISR, this one included,
+// so acknowledged means on stable storage there (I2); without, it is the least end. It never goes back (I4). A request that waits is answered in the leader epoch in
 // which it was appended, or with an error that leaves the outcome open (R23).
 //
 // # Callers

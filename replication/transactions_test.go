@@ -430,3 +430,38 @@ func (r *powerRun) conclude(part int, res ReadResult, b []byte) {
 		}
 	}
 }
+
+// BenchmarkReadCommitted reads 1 MiB at once from a log of transactions of three batches each, a tenth of them aborted, at
+// both isolation levels.
+func BenchmarkReadCommitted(b *testing.B) {
+	bench := newBench(b, withFS(vfs.OS(), b.TempDir()+"/data"), func(c *benchConfig) { c.settings.SegmentBytes = 16 << 20 })
+	value := string(make([]byte, 16<<10))
+	const transactions = 2000
+	for i := range transactions {
+		for range 3 {
+			bench.appendTransactional(7, value)
+		}
+		require.NoError(b, bench.mark(7, i%10 > 0).wait(b).Err)
+	}
+	end := bench.p.LastStableOffset()
+	require.Equal(b, int64(4*transactions), end)
+	for _, committed := range []bool{false, true} {
+		b.Run(fmt.Sprintf("committed=%v", committed), func(b *testing.B) {
+			b.ReportAllocs()
+			offset := int64(0)
+			for b.Loop() {
+				r := NewReadRequest(offset, 1<<20)
+				r.Committed = committed
+				res := bench.p.Read(r)
+				if res.Err != nil || res.Slice.Len() == 0 || committed && res.Slice.Len() > 900<<10 && len(res.Aborted) == 0 {
+					b.Fatal(res.Err, res.Slice.Len(), len(res.Aborted), offset)
+				}
+				offset = res.Slice.NextOffset()
+				res.Slice.Release()
+				if offset >= end-100 {
+					offset = 0
+				}
+			}
+		})
+	}
+}
