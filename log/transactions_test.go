@@ -209,8 +209,11 @@ func TestMayBegin(t *testing.T) {
 
 	answer = refused
 	require.NoError(t, try(transactional(7, 1, 2, 1))[0].Err, "it is open")
+	require.ErrorIs(t, try(marker(7, 1, true, 0))[0].Err, refused, "a marker is always asked about")
+	answer = nil
 	require.NoError(t, try(marker(7, 1, true, 0))[0].Err)
-	require.Zero(t, asked, "a marker opens nothing")
+	require.Equal(t, 1, asked)
+	answer = refused
 	require.ErrorIs(t, try(transactional(7, 1, 3, 1))[0].Err, refused, "behind its marker")
 	require.True(t, try(transactional(7, 1, 2, 1))[0].Duplicate, "a retry of what is in the log")
 	require.ErrorIs(t, try(transactional(7, 0, 0, 1))[0].Err, ErrInvalidProducerEpoch)
@@ -221,7 +224,7 @@ func TestMayBegin(t *testing.T) {
 	answer = nil
 	out = try(transactional(7, 1, 3, 1), marker(7, 1, false, 0), transactional(7, 1, 4, 1))
 	require.NoError(t, out[2].Err)
-	require.Equal(t, 2, asked)
+	require.Equal(t, 3, asked)
 	// A later epoch is no part of what is open.
 	answer = refused
 	require.ErrorIs(t, try(transactional(7, 2, 0, 1))[0].Err, refused)
