@@ -119,7 +119,8 @@ func groupRows() []checkRow {
 		{
 			"a commit of one that has lost the partition", DoubleOwner,
 			polledTwo().claim(5, "t/0", "a", 3).took(5, "t/0", 0, v(0)).claim(6, "t/0", "b", 4).commit(5, "t/0", 3, 1, OK),
-			polledTwo().claim(5, "t/0", "a", 3).took(5, "t/0", 0, v(0)).claim(6, "t/0", "b", 4).commit(5, "t/0", 3, 1, Fail),
+			polledTwo().claim(5, "t/0", "a", 3).took(5, "t/0", 0, v(0)).claim(6, "t/0", "b", 4).commit(5, "t/0", 3, 1, Fail).
+				claim(5, "t/0", "c", 5).commit(5, "t/0", 5, 1, OK), // it has joined again, under another id
 		},
 		{
 			"a commit in the generation of another owner", DoubleOwner,

@@ -115,7 +115,10 @@ func (c *checker) access(s *share, o *Op) {
 // zombie looks whether a commit was accepted from one that had lost the partition, to the knowledge of the one that has it,
 // before it asked (G1, G14).
 func (c *checker) zombie(s *share, began, done *Op) {
-	own := slices.IndexFunc(s.held, func(h claim) bool { return h.process == done.Process })
+	own := len(s.held) - 1 // its last one: a member that was forgotten joins again under another id
+	for own >= 0 && s.held[own].process != done.Process {
+		own--
+	}
 	if own < 0 || done.Epoch < 0 || began.Epoch < 0 {
 		return
 	}
