@@ -154,7 +154,7 @@ func (f *announcedFollower) announce() {
 		}
 		raise(&f.told, last.index)
 		request := raft.AppendEntriesRequest{
-			RPCHeader: first.RPCHeader, Term: first.Term, Leader: first.Leader,
+			RPCHeader: first.RPCHeader, Term: first.Term,
 			PrevLogEntry: last.index, PrevLogTerm: last.term, LeaderCommitIndex: last.index,
 		}
 		// An error is Raft's to find with its own messages; the next of them says the same.
