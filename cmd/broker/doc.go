@@ -19,7 +19,7 @@
 //
 // Start: HTTP (so that /livez answers while logs are recovered) → identity → log directory → listener for other brokers →
 // gossip → formation or joining (formation*.go) → metadata store → place in the quorum → caught up → listeners bound →
-// registration, fenced → replication → group coordinator → handlers → requests → heartbeats, which take it out of its fence. Stop: the reverse,
+// registration, fenced → replication → group coordinator → transaction coordinator → handlers → requests → heartbeats, which take it out of its fence. Stop: the reverse,
 // each step bounded; it begins with handing over what this broker leads and coordinates (session.go): its groups move as
 // soon as the controller knows that it leaves, and what still waits is answered when requests end. The list is in run.go.
 //
@@ -34,7 +34,7 @@
 // # Goroutines
 //
 // Run's own and those of the parts; one that serves HTTP, one that waits for the transport; with other brokers one that
-// reads gossip, the group coordinator's, one per question while a cluster is formed, one for heartbeats and, at the controller, one that compares
+// reads gossip, the coordinators' of groups and of transactions, one that looks for partitions that a transaction holds back, one per question while a cluster is formed, one for heartbeats and, at the controller, one that compares
 // gossip with the registrations. All have ended when Run returns.
 //
 // # Callers

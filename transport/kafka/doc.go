@@ -17,7 +17,11 @@
 //   - A body that is not what its version says closes the connection. What a request
 //     may make us allocate is accounted for before it is decoded (N4, I23).
 //   - Produce batches of one connection are appended in the order they came:
-//     Partition.Append is called on the connection's reader goroutine.
+//     Partition.Append is called on the connection's reader goroutine, which waits
+//     while a partition becomes part of a transaction (produce_transactional.go).
+//   - A transactional batch is appended only to a partition that is part of its
+//     producer's open transaction: asked before the append is queued, and once more
+//     at the batch's place in the log (P7).
 //   - A definite error code (correctness.md part 2) is sent only when nothing was
 //     appended and nothing ever becomes visible (I17).
 //   - Record bytes stay where they are: in the request's frame until the log has
@@ -45,8 +49,9 @@
 // controller or for several syncs get one of their own by transport.Request.Go. A
 // produce is answered by whoever completes its last partition, mostly the log's
 // committer; a parked fetch by the goroutine that writes to its connection. Of its
-// own the package starts one goroutine for each topic being created on demand, and
-// one that waits for the server to drain; Close waits for both.
+// own the package starts one goroutine for each topic being created on demand, one
+// that waits for the server to drain, and those of package txn's Verifier and
+// Enlister; Close waits for all.
 //
 // # Locks
 //
