@@ -175,7 +175,7 @@ func (l *Log) replaceAborted(seg *segment, entries []abortedEntry) error {
 // abortedOf returns the aborted transactions whose markers stand in a segment below offset end, as the batches tell:
 // the newest good snapshot at or below its base, then the headers behind. Caller is the writer.
 func (l *Log) abortedOf(segments []*segment, seg *segment, end int64) (entries []abortedEntry, err error) {
-	r := l.loadSnapshot(seg.base)
+	r := l.loadSnapshot(segments[0].base, seg.base)
 	r.aborted = func(e abortedEntry) {
 		if e.last >= seg.base {
 			entries = append(entries, e)

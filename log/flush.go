@@ -262,9 +262,19 @@ func (l *Log) carryOut(p *advancePlan) error {
 
 // writeSnapshots writes producer snapshots, and remembers those written also if not all were: a truncation must remove
 // what lies above it. Caller holds syncing, but not w.
+//
+// One that is there is left as it is: the state as of an offset is what it was, and a file that is written over is torn
+// when the process ends meanwhile. The end of the log gets one when it is flushed, and another when a segment then begins
+// there.
 func (l *Log) writeSnapshots(list []pendingSnapshot) (err error) {
 	var written []int64
+	l.w.Lock()
+	there := slices.Clone(l.snapshots)
+	l.w.Unlock()
 	for _, s := range list {
+		if slices.Contains(there, s.offset) {
+			continue
+		}
 		if err = l.dir.writeFile(vfs.Join(l.path, offsetFileName(s.offset, snapshotSuffix)), s.data); err != nil {
 			break
 		}

@@ -2,6 +2,7 @@ package log
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -260,4 +261,36 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		_, err = decodeSnapshot(b, 600, 5)
 		require.ErrorIs(t, err, ErrCorrupt)
 	})
+}
+
+// A producer whose last batches are deleted goes on with its next sequence also when the newest snapshot is damaged: an older
+// one, of before those batches, is not believed (P4).
+func TestProducerBehindDeletedBatches(t *testing.T) {
+	fsys := vfs.NewMem(1)
+	d := openDir(t, testConfig(mode{}, fsys))
+	s := acked
+	s.SegmentBytes = 100 // one batch each
+	l := createLog(t, d, s)
+	for i := range int32(4) {
+		appendOne(t, l, 0, sequenced(7, 0, i, 1))
+	}
+	require.NoError(t, l.Flush())
+	l.SetHighWatermark(4)
+	require.NoError(t, l.TrimPrefix(4)) // the last segment stays, being the only one
+	appendOne(t, l, 0, sequenced(8, 0, 0, 1))
+	l.w.Lock()
+	require.Equal(t, []int64{3, 4}, l.snapshots, "the case this is about")
+	l.w.Unlock()
+	fsys = fsys.Kill()
+	eachFile(t, fsys, snapshotSuffix, func(name string) {
+		if strings.Contains(name, offsetFileName(4, snapshotSuffix)) {
+			fsys.Flip(name, 20, 3)
+		}
+	})
+	d = openDir(t, testConfig(mode{}, fsys))
+	defer d.Close()
+	l, _ = d.Lookup(testID(1), 0)
+	require.NotNil(t, l)
+	require.True(t, appendOne(t, l, 0, sequenced(8, 0, 0, 1)).Duplicate, "its batch is there")
+	appendOne(t, l, 0, sequenced(7, 0, 4, 1))
 }

@@ -98,7 +98,7 @@ func (r *recovery) scan() error {
 // producersAtFloor loads the newest snapshot and replays the headers up to the floor.
 func (r *recovery) producersAtFloor(i int) error {
 	l := r.log
-	s := l.loadSnapshot(r.floor)
+	s := l.loadSnapshot(r.segments[0].base, r.floor)
 	at := r.segments[i]
 	aborted, flushed, err := r.abortedBefore(at, s)
 	if err != nil {

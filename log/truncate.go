@@ -373,7 +373,7 @@ func (l *Log) cutIndex(ref *fileRef, x *index, limit int64, column func(indexEnt
 // replayProducers rebuilds the producer state as of offset end: the newest good snapshot at or below it, then the
 // headers behind (L8). Caller is the writer.
 func (l *Log) replayProducers(segments []*segment, end int64) error {
-	r := l.loadSnapshot(end)
+	r := l.loadSnapshot(segments[0].base, end)
 	for i := segmentAt(segments, r.offset); i < len(segments) && segments[i].base < end; i++ {
 		if err := l.replaySegment(r, segments[i], r.offset, end); err != nil {
 			return err
@@ -462,11 +462,13 @@ func (l *Log) replaySegment(r *replay, seg *segment, from, end int64) error {
 	}
 }
 
-// loadSnapshot returns the state of the newest readable snapshot at or below offset end; that of an empty log at offset
-// 0 if there is none.
-func (l *Log) loadSnapshot(end int64) *replay {
+// loadSnapshot returns the state of the newest readable snapshot from offset first to end; that of an empty log at offset
+// 0 if there is none. first is where the batches begin that are there to be replayed: an older snapshot would leave out
+// what followed it and is gone, and a producer that comes back with its next sequence would be refused. One that is not
+// known may go on with any (P4).
+func (l *Log) loadSnapshot(first, end int64) *replay {
 	now := l.dir.clock.Load()
-	for i := len(l.snapshots) - 1; i >= 0; i-- {
+	for i := len(l.snapshots) - 1; i >= 0 && l.snapshots[i] >= first; i-- {
 		offset := l.snapshots[i]
 		if offset > end {
 			continue

@@ -1,6 +1,8 @@
 package txn
 
 import (
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,11 +14,12 @@ import (
 // enlisterStore is a metadata store of one broker that counts what is proposed.
 type enlisterStore struct {
 	t        *testing.T
+	mu       sync.Mutex // guards replica
 	replica  *metadata.Replica
 	epoch    int64
 	signals  func()
 	watcher  *metadata.Watcher
-	proposed int
+	proposed atomic.Int32
 }
 
 const enlistedID = "an id"
@@ -38,13 +41,24 @@ func newEnlisterStore(t *testing.T) *enlisterStore {
 	return s
 }
 
-func (s *enlisterStore) Image() *metadata.Image { return s.replica.Image() }
+func (s *enlisterStore) Image() *metadata.Image {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.replica.Image()
+}
+
+// do changes the replica, which the Enlister's goroutine reads too.
+func (s *enlisterStore) do(fn func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fn()
+}
 
 func (s *enlisterStore) Watch() *metadata.Watcher { return s.watcher }
 
 func (s *enlisterStore) AddToTransaction(addition metadata.TransactionAddition, done func(error)) {
-	s.proposed++
-	done(s.replica.AddToTransaction(0, s.epoch, addition))
+	s.proposed.Add(1)
+	done(s.do(func() error { return s.replica.AddToTransaction(0, s.epoch, addition) }))
 }
 
 // change moves the transaction on, from what it is now.
@@ -55,8 +69,10 @@ func (s *enlisterStore) change(with func(c *metadata.TransactionChange)) {
 		c.Revision, c.State, c.ProducerID, c.ProducerEpoch = t.Revision, t.State, t.ProducerID, t.ProducerEpoch
 	}
 	with(&c)
-	_, err := s.replica.ChangeTransaction(0, s.epoch, c)
-	require.NoError(s.t, err)
+	require.NoError(s.t, s.do(func() error {
+		_, err := s.replica.ChangeTransaction(0, s.epoch, c)
+		return err
+	}))
 }
 
 // A producer that is ahead of its markers waits for them without a proposal that could only be refused; another pair is
@@ -74,27 +90,28 @@ func TestEnlisterWaitsForMarkersWithoutProposing(t *testing.T) {
 	}
 	enlist(0, 0)
 	require.NoError(t, <-answers)
-	require.Equal(t, 1, s.proposed)
+	require.EqualValues(t, 1, s.proposed.Load())
 	enlist(0, 0)
 	require.NoError(t, <-answers)
-	require.Equal(t, 1, s.proposed, "what is in the transaction is not proposed again")
+	require.EqualValues(t, 1, s.proposed.Load(), "what is in the transaction is not proposed again")
 
 	s.change(func(c *metadata.TransactionChange) {
 		c.State, c.LastProducerID, c.LastProducerEpoch = metadata.TransactionPrepareCommit, first, 0
 		c.MarkerProducerID, c.MarkerEpoch, c.ProducerEpoch = first, 1, 1
 	})
 	enlist(1, 1)
-	require.Equal(t, 1, s.proposed, "its markers are not written")
+	require.EqualValues(t, 1, s.proposed.Load(), "its markers are not written")
 	require.Empty(t, answers)
 	enlist(0, 1)
 	require.Error(t, <-answers, "the pair of before")
-	require.Equal(t, 2, s.proposed)
+	require.EqualValues(t, 2, s.proposed.Load())
 
-	require.NoError(t, s.replica.MarkersWritten(0, s.epoch, []metadata.WrittenMarker{{
+	written := []metadata.WrittenMarker{{
 		ProducerID: first, Epoch: 1, Number: s.Image().Transaction(enlistedID).Number, Partitions: []metadata.TopicPartitions{{TopicID: enlistedTopic, Partitions: []int32{0}}},
-	}}))
+	}}
+	require.NoError(t, s.do(func() error { return s.replica.MarkersWritten(0, s.epoch, written) }))
 	s.signals()
 	require.NoError(t, <-answers)
 	require.True(t, Membership{enlistedID, first, 1}.Has(s.Image(), enlistedTopic, 1))
-	require.Equal(t, 3, s.proposed)
+	require.EqualValues(t, 3, s.proposed.Load())
 }

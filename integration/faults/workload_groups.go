@@ -131,7 +131,7 @@ func (r *run) memberLife(ctx context.Context, g groupSpec, place int, random *ra
 	var line plug
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(r.cluster.Seeds()...), kgo.ConsumerGroup(g.name), kgo.ConsumeTopics(topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.RequireStableFetchOffsets(), kgo.SessionTimeout(g.session), kgo.HeartbeatInterval(time.Second), kgo.RebalanceTimeout(15 * time.Second),
+		kgo.DisableAutoCommit(), kgo.BlockRebalanceOnPoll(), kgo.SessionTimeout(g.session), kgo.HeartbeatInterval(time.Second), kgo.RebalanceTimeout(15 * time.Second),
 		kgo.MetadataMinAge(200 * time.Millisecond), kgo.FetchMaxWait(300 * time.Millisecond), kgo.RequestTimeoutOverhead(r.requestPatience()), kgo.Dialer(line.dial),
 		kgo.RetryBackoffFn(func(tries int) time.Duration { return time.Duration(min(tries, 5)) * 50 * time.Millisecond }),
 		kgo.OnPartitionsAssigned(m.assigned), kgo.OnPartitionsRevoked(m.released), kgo.OnPartitionsLost(m.released), kgo.AdjustFetchOffsetsFn(m.found),
