@@ -55,6 +55,7 @@ type Coordinator struct {
 	closed           atomic.Bool
 	stop             chan struct{}
 	running          sync.WaitGroup
+	entering         sync.Mutex // closed and running change together: nobody enters once Close waits
 }
 
 // shard holds a part of the groups that this broker has something to remember of.
@@ -113,7 +114,9 @@ func New(cfg Config) (*Coordinator, error) {
 func (c *Coordinator) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c.running.Add(1)
+	if !c.enter() {
+		return nil
+	}
 	defer c.running.Done()
 	w := c.cfg.Store.Watch()
 	defer w.Close()
@@ -130,10 +133,24 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 }
 
+// enter counts Run in, unless Close came before.
+func (c *Coordinator) enter() bool {
+	c.entering.Lock()
+	defer c.entering.Unlock()
+	if c.closed.Load() {
+		return false
+	}
+	c.running.Add(1)
+	return true
+}
+
 // Close answers everything that waits with ErrNotCoordinator and waits until Run has returned. It may be called more than
 // once.
 func (c *Coordinator) Close() error {
-	if !c.closed.CompareAndSwap(false, true) {
+	c.entering.Lock()
+	first := c.closed.CompareAndSwap(false, true)
+	c.entering.Unlock()
+	if !first {
 		return nil
 	}
 	close(c.stop)

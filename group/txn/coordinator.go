@@ -53,10 +53,11 @@ type Coordinator struct {
 	// has just begun.
 	followed atomic.Int32
 	// seen is the metadata acted upon last; of the goroutine in Run.
-	seen    *metadata.Image
-	closed  atomic.Bool
-	stop    chan struct{}
-	running sync.WaitGroup
+	seen     *metadata.Image
+	closed   atomic.Bool
+	stop     chan struct{}
+	running  sync.WaitGroup
+	entering sync.Mutex // closed and running change together: nobody enters once Close waits
 	// lifetime ends with Close; it bounds the search for producer ids.
 	lifetime context.Context
 	end      context.CancelFunc
@@ -119,7 +120,9 @@ func New(cfg Config) (*Coordinator, error) {
 func (c *Coordinator) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	c.running.Add(1)
+	if !c.enter() {
+		return nil
+	}
 	defer c.running.Done()
 	w := c.cfg.Store.Watch()
 	defer w.Close()
@@ -136,10 +139,24 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 }
 
+// enter counts Run in, unless Close came before.
+func (c *Coordinator) enter() bool {
+	c.entering.Lock()
+	defer c.entering.Unlock()
+	if c.closed.Load() {
+		return false
+	}
+	c.running.Add(1)
+	return true
+}
+
 // Close answers everything that waits with ErrNotCoordinator and waits until Run has returned. It may be called more than
 // once.
 func (c *Coordinator) Close() error {
-	if !c.closed.CompareAndSwap(false, true) {
+	c.entering.Lock()
+	first := c.closed.CompareAndSwap(false, true)
+	c.entering.Unlock()
+	if !first {
 		return nil
 	}
 	close(c.stop)
