@@ -213,6 +213,7 @@ func TestSourcesAreReleased(t *testing.T) {
 	f("source ends early", 1, func(t *testing.T, s *testServer, c *testClient, h *parking, source memorySource) {
 		h.get("a").Reply(splice(badSource{source, 500 << 10, nil}))
 		c.ends()
+		synctest.Wait()
 		require.Len(t, s.conns(), 0)
 	})
 	f("small source fails", 1, func(t *testing.T, s *testServer, c *testClient, h *parking, source memorySource) {
