@@ -392,6 +392,20 @@ func TestGaps(t *testing.T) {
 	}, r.Faults)
 }
 
+// A partition to which transactions alone write is silent when they wait: that is no gap.
+func TestGapsOfTransactions(t *testing.T) {
+	gap := func(txn int64) time.Duration {
+		c := checker{report: new(Report)}
+		c.gaps([]Op{
+			{Time: 1, Type: OK, F: Send, Key: "t/0", Txn: txn},
+			{Time: int64(time.Second) + 1, Type: OK, F: Send, Key: "t/0", Txn: txn},
+		})
+		return c.report.LongestGap
+	}
+	require.Equal(t, time.Second, gap(0))
+	require.Zero(t, gap(7))
+}
+
 // A report names what it found, and not a million of them.
 func TestReport(t *testing.T) {
 	h := new(history).producer(1, "idempotent")
