@@ -55,17 +55,11 @@ func (c *Core) admits(ev *Join) bool {
 
 // joinNew is about a dynamic member without an id.
 func (c *Core) joinNew(now Time, ev *Join) {
-	k := &c.classic
 	switch {
 	case !c.supports(ev.JoinRequest, nil):
 		c.refuse(ev, ErrInconsistentProtocol)
 	case ev.RequireKnownMember:
-		if len(k.pending) >= maxPending {
-			k.pending = slices.Delete(k.pending, 0, 1)
-		}
-		p := pendingMember{id: ev.NewID, expires: now.At + Instant(ev.SessionTimeout)}
-		k.pending = append(k.pending, p)
-		c.expiryAt(p.expires)
+		c.handOut(now, ev.NewID, Instant(ev.SessionTimeout))
 		c.answerJoin(ev.Waiter, JoinResult{Err: ErrMemberIDRequired, Member: ev.NewID})
 	default:
 		c.add(now, ev, ev.NewID)
@@ -203,4 +197,38 @@ func (c *Core) roster() []JoinedMember {
 		out[i] = JoinedMember{ID: m.ID, Instance: m.InstanceID, Metadata: metadataUnder(m, g.Protocol)}
 	}
 	return out
+}
+
+// classicDisconnected is about a member that waits in a join whose connection has ended. One that a generation knows has
+// its session to come back in. One that is new has nothing to come back for: it holds nobody up any longer, and if it was
+// handed its id before (KIP-394), it may join with that again as if it had just got it.
+func (c *Core) classicDisconnected(now Time, ev *Disconnected) {
+	k := &c.classic
+	i := slices.IndexFunc(k.members, func(m *member) bool { return m.join == ev.Join })
+	if i < 0 {
+		return // answered before, or it has asked again by another connection
+	}
+	m := k.members[i]
+	if c.record != nil && c.record.Member(m.id) != nil {
+		c.answerWaiting(m, ErrRebalanceInProgress)
+		c.heard(now, m)
+		c.tell(now, m)
+		return
+	}
+	c.drop(m, ErrUnknownMember)
+	if ev.Join.RequireKnownMember && !m.static() {
+		c.handOut(now, m.id, Instant(m.record.SessionTimeout))
+	}
+	c.shrunk(now, m.id, ReasonLeave)
+}
+
+// handOut notes an id that somebody may join with.
+func (c *Core) handOut(now Time, id string, session Instant) {
+	k := &c.classic
+	if len(k.pending) >= maxPending {
+		k.pending = slices.Delete(k.pending, 0, 1)
+	}
+	p := pendingMember{id: id, expires: now.At + session}
+	k.pending = append(k.pending, p)
+	c.expiryAt(p.expires)
 }

@@ -126,3 +126,48 @@ func TestPatienceWithLateMembersEnds(t *testing.T) {
 		})
 	}
 }
+
+// A member that waits in its first join, and whose connection ends, holds nobody up; it may come back with the id that it
+// was handed. One that the group knows keeps its place for its session.
+func TestJoinOfClosedConnection(t *testing.T) {
+	b := newClassicBench(t)
+	b.two()
+	generation := b.record().Generation
+	id := b.join("c", "", handshake).Member
+	events := map[string]*Join{}
+	join := func(name, id string) {
+		r := &JoinRequest{
+			Group: "g", Member: id, ClientID: "c", SessionTimeout: 10 * time.Second, RebalanceTimeout: 30 * time.Second,
+			ProtocolType: "test", Protocols: []Protocol{{Name: "p", Metadata: []byte("m")}}, RequireKnownMember: true,
+		}
+		delete(b.joins, name)
+		events[name] = &Join{JoinRequest: r, Waiter: name, NewID: name, Settings: &b.settings}
+		b.step(events[name])
+	}
+	join("c", id)
+	require.Equal(t, StatePreparing, b.core.classic.state)
+	b.step(&Disconnected{events["c"]})
+	require.Nil(t, b.core.member(id))
+	b.join("a", "a")
+	b.join("b", "b")
+	b.pass(2 * time.Second)
+	require.NoError(t, b.joins["a"].Err)
+	require.Equal(t, generation+1, b.record().Generation)
+	require.Len(t, b.record().Members, 2, "the two that are there")
+	b.step(&Disconnected{events["c"]}) // told again, of what is over
+	require.Len(t, b.core.classic.members, 2)
+
+	b.pass(2*time.Second, "a", "b")
+	join("c", id) // it was not gone for good
+	require.True(t, b.waits("c"))
+	join("a", "a")
+	b.step(&Disconnected{events["a"]})
+	require.Equal(t, 1, b.core.classic.joining)
+	b.join("b", "b")
+	b.pass(9 * time.Second)
+	require.True(t, b.waits("b"), "a has its session to come back in")
+	join("a", "a")
+	b.pass(2 * time.Second)
+	require.NoError(t, b.joins["b"].Err)
+	require.Len(t, b.record().Members, 3)
+}

@@ -97,9 +97,9 @@ func (g *consumerGroup) resolve(topics Topics) *resolved {
 	return r
 }
 
-// compile reads a subscription's expression. Syntax is RE2's, as with Kafka, and it has to match the whole name.
+// compile reads a subscription's expression.
 func compile(expr string) (*regexp.Regexp, error) {
-	re, err := regexp.Compile("^(?:" + expr + ")$")
+	re, err := metadata.CompileSubscription(expr)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidRegex, err)
 	}

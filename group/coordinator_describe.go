@@ -37,6 +37,25 @@ func (c *Coordinator) Landed(ctx context.Context, group string) {
 	}
 }
 
+// Settled reports whether a group is in no rebalance, as far as this broker knows: its committed record does not show one that
+// is being prepared. It does not wait.
+func (c *Coordinator) Settled(group string) bool {
+	e := c.lookup(group, false)
+	if e == nil {
+		return true
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	core := e.mu.core
+	if e.mu.gone || !core.loaded {
+		return true
+	}
+	if core.consumer != nil {
+		return core.change == nil
+	}
+	return core.change == nil && (core.classic.state == StateStable || core.classic.state == StateEmpty)
+}
+
 // Describe is DescribeGroups for one group; ErrGroupNotFound if there is none.
 func (c *Coordinator) Describe(group string) (Description, error) {
 	im, err := c.check(group)

@@ -6,8 +6,9 @@ import (
 	"fmt"
 )
 
-// Join is JoinGroup. It may wait as long as the members' rebalance timeouts are.
-func (c *Coordinator) Join(r JoinRequest, done func(JoinResult)) {
+// Join is JoinGroup. It may wait as long as the members' rebalance timeouts are. The caller calls gone if nobody waits for
+// the answer any more, at any time and from any goroutine.
+func (c *Coordinator) Join(r JoinRequest, done func(JoinResult)) (gone func()) {
 	s := c.cfg.Settings()
 	name := r.Instance
 	if name == "" {
@@ -16,6 +17,11 @@ func (c *Coordinator) Join(r JoinRequest, done func(JoinResult)) {
 	ev := &Join{JoinRequest: &r, Waiter: done, NewID: newMemberID(name), Settings: &s, Topics: c.topics.at(c.cfg.Store.Image())}
 	if err := c.step(r.Group, ev); err != nil {
 		done(JoinResult{Err: err, Member: r.Member, Generation: -1})
+	}
+	return func() {
+		if e := c.lookup(r.Group, false); e != nil {
+			c.with(e, &Disconnected{ev})
+		}
 	}
 }
 

@@ -152,7 +152,7 @@ func (r *FetchRequest) unstable(im *metadata.Image, tp TopicIDPartition) bool {
 }
 
 // DeleteOffsets is OffsetDelete: one error or nil for each partition, or an error for all. Offsets of topics that members
-// are subscribed to stay.
+// are subscribed to stay, by name or by a regular expression.
 func (c *Coordinator) DeleteOffsets(group string, partitions []TopicIDPartition, done func([]error, error)) {
 	im, err := c.check(group)
 	if err != nil {
@@ -164,9 +164,9 @@ func (c *Coordinator) DeleteOffsets(group string, partitions []TopicIDPartition,
 		done(nil, ErrGroupNotFound)
 		return
 	}
-	topics, err := subscribed(g)
-	if err != nil {
-		done(nil, err)
+	reads, known := g.Subscription()
+	if !known && g.ProtocolType != metadata.ConsumerProtocolType {
+		done(nil, ErrNonEmpty) // nobody can tell what its members do
 		return
 	}
 	errs := make([]error, len(partitions))
@@ -178,7 +178,7 @@ func (c *Coordinator) DeleteOffsets(group string, partitions []TopicIDPartition,
 		switch t := im.TopicByID(tp.TopicID); {
 		case t == nil || tp.Partition < 0 || int(tp.Partition) >= len(t.Partitions):
 			errs[i] = metadata.ErrUnknownPartition
-		case slices.Contains(topics, t.Name):
+		case !known || reads.Has(t.Name): // of consumers that can't be understood, all counts as read, as in Kafka
 			errs[i] = ErrSubscribed
 		default:
 			deletion.Partitions = append(deletion.Partitions, tp)
@@ -195,28 +195,6 @@ func (c *Coordinator) DeleteOffsets(group string, partitions []TopicIDPartition,
 		}
 		done(errs, nil)
 	})
-}
-
-// subscribed returns the topics that the members of a group consume. Of members other than consumers nobody can tell.
-func subscribed(g *metadata.Group) ([]string, error) {
-	var topics []string
-	for _, m := range g.Members {
-		topics = append(topics, m.Subscription...)
-		if g.Type != metadata.ClassicGroup {
-			continue
-		}
-		if g.ProtocolType != consumerProtocolType {
-			return nil, ErrNonEmpty
-		}
-		for _, p := range m.Protocols {
-			of, err := subscribedTopics(p.Metadata)
-			if err != nil {
-				return nil, ErrNonEmpty
-			}
-			topics = append(topics, of...)
-		}
-	}
-	return topics, nil
 }
 
 // fromMetadata gives the sentinels of package metadata that have a namesake here its name. Others are left as they are:

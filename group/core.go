@@ -92,6 +92,8 @@ func (c *Core) handle(now Time, ev Event) {
 		c.consumerEnter(now, ev)
 	case *Join:
 		c.classicJoin(now, ev)
+	case *Disconnected:
+		c.classicDisconnected(now, ev)
 	case *Sync:
 		c.classicSync(now, ev)
 	case *Heartbeat:

@@ -55,6 +55,9 @@ type Join struct {
 	Topics   Topics // as in Loaded
 }
 
+// Disconnected says that nobody waits for the answer to a Join any more: its connection is gone.
+type Disconnected struct{ Join *Join }
+
 // Sync is SyncGroup, answered by [ActionSync].
 type Sync struct {
 	*SyncRequest
@@ -98,6 +101,7 @@ func (*Loaded) event()            {}
 func (*LetGo) event()             {}
 func (*Changed) event()           {}
 func (*Join) event()              {}
+func (*Disconnected) event()      {}
 func (*Sync) event()              {}
 func (*Heartbeat) event()         {}
 func (*Leave) event()             {}

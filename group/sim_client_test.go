@@ -25,6 +25,7 @@ type simClient struct {
 	version     byte // of what it says of itself
 	owned       []int32
 	owning      int32 // the generation in which it owns them
+	joining     *Join // sent last
 	pausedUntil Instant
 	heard       Instant // last heartbeat it sent
 
@@ -95,6 +96,7 @@ func (c *simClient) act(s *sim) {
 		}
 		c.waiting = false // lost on its way
 		c.seq++
+		c.hangUp(s)
 		c.node = nil
 	}
 	if c.fenced {
@@ -130,9 +132,29 @@ func (c *simClient) act(s *sim) {
 // restart is a crash of the client and its return as a new process: under the same instance id if it is a static one.
 func (c *simClient) restart(s *sim) {
 	s.tracef("client %d restarts", c.n)
+	c.hangUp(s)
 	c.id, c.node, c.state, c.waiting = "", nil, clientOutside, false
 	c.seq++
 	c.lost()
+}
+
+// hangUp ends the connection, which the coordinator may notice: if it does, nobody waits there in a join any more.
+func (c *simClient) hangUp(s *sim) {
+	n, ev := c.node, c.joining
+	c.joining = nil
+	if n == nil || ev == nil {
+		return
+	}
+	life := n.incarnation
+	s.send(func() {
+		if !n.up || n.incarnation != life {
+			return
+		}
+		s.step(n, &Disconnected{ev})
+		if n.core.change == nil && slices.ContainsFunc(n.core.classic.members, func(m *member) bool { return m.join == ev }) {
+			s.failf("N2: a join of client %d waits, whose connection has ended", c.n)
+		}
+	})
 }
 
 // find asks some broker who coordinates.
@@ -186,10 +208,13 @@ func (c *simClient) join(s *sim) {
 		slices.Reverse(r.Protocols)
 	}
 	name := fmt.Sprintf("m%d-%d", c.n, s.ids)
+	settings := s.settings
+	ev := &Join{JoinRequest: r, NewID: name, Settings: &settings}
+	c.joining = ev
 	c.request(s, "join", func(n *simNode, call *simCall) error {
 		s.heard(n, r.Member)
-		settings := s.settings
-		err, ok := s.step(n, &Join{JoinRequest: r, Waiter: call, NewID: name, Settings: &settings})
+		ev.Waiter = call
+		err, ok := s.step(n, ev)
 		if !ok {
 			return ErrNotCoordinator
 		}

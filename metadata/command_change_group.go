@@ -3,6 +3,7 @@ package metadata
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -33,6 +34,25 @@ func newChangeGroup(c *GroupChange) *changeGroup {
 		},
 		remove: c.Remove, upsert: c.Upsert, assign: c.Assign, delete: c.Delete, time: c.Time,
 	}
+}
+
+// check refuses what no broker could decode: it would be committed, and then nobody could apply it.
+func (c *GroupChange) check() error {
+	refuse := func(why, fix string) error {
+		return &Error{Kind: ErrInvalidRequest, What: fmt.Sprintf("the change of group %s can't be made", quoteShort(c.Group)), Why: why, Fix: fix}
+	}
+	const bug = "this is a mistake of millrace; report it with the broker's log"
+	switch {
+	case c.Group == "":
+		return refuse("it names no group", bug)
+	case c.Type < ClassicGroup || c.Type > ConsumerGroup || c.State > GroupStable:
+		return refuse(fmt.Sprintf("type %d in state %d is none that a group has", c.Type, c.State), bug)
+	case c.Generation < 0 || c.AssignmentEpoch < 0:
+		return refuse("the group has had as many generations as can be counted", "use another group name, and bring the offsets there with millrace group export and seek")
+	case slices.ContainsFunc(c.Upsert, func(m *GroupMember) bool { return m.ID == "" }):
+		return refuse("a member has no id", bug)
+	}
+	return nil
 }
 
 func (c *changeGroup) kind() pb.CommandType { return pb.CommandType_COMMAND_CHANGE_GROUP }

@@ -432,7 +432,7 @@ func TestOffsetsDieWithTheirTopic(t *testing.T) {
 // expire does what a coordinator of the group proposes at a time.
 func (f *testFSM) expire(group string, now, retention int64) (out expired) {
 	id, epoch := f.by(group)
-	for _, c := range f.image().expirations(id, now, retention) {
+	for _, c := range f.image().expirations(id, now, retention, nil) {
 		c.epoch = epoch
 		did := f.must(c).(expired)
 		out.Offsets += did.Offsets
@@ -455,7 +455,7 @@ func TestOffsetExpiry(t *testing.T) {
 	leave.remove = []string{"m"}
 	f.must(leave)
 	require.Equal(t, expired{}, f.expire("g", 1099, retention))
-	stale := f.image().expirations(leave.broker, 1100, retention)
+	stale := f.image().expirations(leave.broker, 1100, retention, nil)
 	require.Len(t, stale, 1)
 	f.must(f.change(&Group{Name: "g", Generation: 5}, &GroupMember{ID: "m"}))
 	stale[0].epoch = leave.epoch
@@ -482,11 +482,33 @@ func TestOffsetExpiry(t *testing.T) {
 
 	other := f.ownedBy(2, "other")
 	f.commit1(OffsetCommit{Group: other, Generation: -1, Time: 10, Offsets: entry(0)})
-	require.Empty(t, f.image().expirations(1, 1<<40, retention), "not its group")
-	c := f.image().expirations(2, 1<<40, retention)[0]
+	require.Empty(t, f.image().expirations(1, 1<<40, retention, nil), "not its group")
+	c := f.image().expirations(2, 1<<40, retention, nil)[0]
 	c.broker, c.epoch = 1, f.st.broker(1).Epoch
 	require.Equal(t, expired{}, f.must(c))
 	checkState(t, f.st)
+}
+
+// A change that nobody could apply is refused before it is proposed: one without a type, or of a generation that can't be
+// counted any more.
+func TestImpossibleGroupChanges(t *testing.T) {
+	good := GroupChange{Group: "g", Type: ClassicGroup, Generation: 1<<31 - 1}
+	require.NoError(t, good.check())
+	for name, edit := range map[string]func(*GroupChange){
+		"no name":    func(c *GroupChange) { c.Group = "" },
+		"no type":    func(c *GroupChange) { c.Type = 0; c.Delete = true },
+		"no state":   func(c *GroupChange) { c.State = GroupStable + 1 },
+		"generation": func(c *GroupChange) { c.Generation++ },
+		"member":     func(c *GroupChange) { c.Upsert = []*GroupMember{{}} },
+	} {
+		c := good
+		edit(&c)
+		require.ErrorIs(t, c.check(), ErrInvalidRequest, name)
+		body, err := encodeBody(nil, newChangeGroup(&c))
+		require.NoError(t, err)
+		_, err = decodeChangeGroup(body)
+		require.Error(t, err, "%s: no broker could apply it", name)
+	}
 }
 
 // A deletion of offsets takes what it names, on the revision it was decided on.

@@ -77,6 +77,7 @@ func TestCommandsRoundTrip(t *testing.T) {
 			}},
 			&deleteOffsets{broker: 3, epoch: 9, group: "g", revision: 8, partitions: []TopicIDPartition{{id.Draw(t, "id"), 1}, {TopicID{1}, 0}}},
 			&expireOffsets{broker: 3, epoch: 9, now: 4, retention: 5, groups: []string{"a", "b"}, revisions: []uint64{1, 2}, deleted: []string{"c"}},
+			&expireOffsets{broker: 3, epoch: 9, groups: []string{"a", "b"}, revisions: []uint64{1, 2}, unread: []unreadTopics{{group: 1, topics: []TopicID{{1}, {2}}}}},
 			&chainPart{chain: id.Draw(t, "id"), part: 1, parts: 3, data: rapid.SliceOfN(rapid.Byte(), 1, 50).Draw(t, "data")},
 		}).Draw(t, "command")
 		body, err := proto.Marshal(c.message())

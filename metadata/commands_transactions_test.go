@@ -604,11 +604,11 @@ func TestGroupDeletedInTransaction(t *testing.T) {
 	require.True(t, pending)
 
 	f.commit1(OffsetCommit{Group: "g", Generation: -1, Time: 1, Offsets: []OffsetEntry{{TopicID{1}, 0, 1, -1, ""}, {TopicID{1}, 1, 1, -1, ""}}})
-	commands := f.image().expirations(by, 1e6, 10)
+	commands := f.image().expirations(by, 1e6, 10, nil)
 	require.Len(t, commands, 1)
 	commands[0].epoch = epoch
 	require.Equal(t, expired{Offsets: 1}, f.must(commands[0]), "that of partition 1 has another one pending")
-	require.Empty(t, f.image().expirations(by, 1e6, 10), "and so the group stays")
+	require.Empty(t, f.image().expirations(by, 1e6, 10, nil), "and so the group stays")
 
 	c := f.change(&Group{Name: "g"})
 	c.delete = true
@@ -622,7 +622,7 @@ func TestGroupDeletedInTransaction(t *testing.T) {
 	f.must(&deleteOffsets{broker: by, epoch: epoch, group: "g", partitions: []TopicIDPartition{{TopicID{1}, 1}, {TopicID{1}, 0}}})
 	require.Zero(t, f.st.pending.len())
 	checkState(t, f.st)
-	for _, c := range f.image().expirations(by, 2e6, 10) {
+	for _, c := range f.image().expirations(by, 2e6, 10, nil) {
 		c.epoch = epoch
 		f.must(c)
 	}

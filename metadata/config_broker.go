@@ -100,8 +100,8 @@ func brokerConfigTable() []*ConfigKey {
 		listKey("group.consumer.assignors", "uniform,range", "The server-side assignors that members of consumer groups (KIP-848) may ask for; the first is the one of those who do not ask."),
 		stringKey("group.consumer.migration.policy", "bidirectional", "Whether groups change between the classic and the consumer protocol while they have members.").oneOf("disabled", "downgrade", "upgrade", "bidirectional"),
 		intKey("offset.metadata.max.bytes", 4096, "The largest text that a client may store with an offset.").bytes().dynamic(),
-		intKey("offsets.retention.minutes", 10080, "How long offsets are kept once their group has no members.").minutes().atLeast(1),
-		longKey("offsets.retention.check.interval.ms", 600000, "How often offsets are looked at that may have expired.").ms().atLeast(1),
+		intKey("offsets.retention.minutes", 10080, "How long offsets are kept once their group has no members.").minutes().atLeast(1).dynamic(),
+		longKey("offsets.retention.check.interval.ms", 600000, "How often offsets are looked at that may have expired.").ms().atLeast(1).dynamic(),
 
 		// Transactions.
 		intKey("transaction.max.timeout.ms", 900000, "The longest transaction timeout that a client may ask for.").ms().atLeast(1).dynamic(),

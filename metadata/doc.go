@@ -104,6 +104,8 @@
 // A batch of commits names the coordinator epoch and a number in its lane: one that was held up on its way, until another
 // broker has coordinated, or a later batch was applied, has no effect. Offsets of a deleted topic are invisible at once
 // (M21); they go, as those do that are too old (G11), by a command that the coordinator proposes at its interval (expiry.go).
+// Those of a group with members are never too old, unless no member reads their topics (KIP-211): which topics these are is
+// found out by the coordinator (group_subscription.go), named in the command, and true as long as the revision is.
 // Offsets that belong to a transaction which is not decided yet stand beside them, by producer id, and are moved over by the
 // command that decides it; who reads committed offsets does not see them.
 //

@@ -2,6 +2,7 @@ package metadata
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -66,6 +67,17 @@ func (s *Store) expire() {
 	}
 }
 
+// SettledGroups has settled asked whether a classic group is in no rebalance, as its coordinator knows and the metadata does
+// not: offsets that none of its members reads stay while it is in one. It may be called from any goroutine, and must not wait.
+func (s *Store) SettledGroups(settled func(group string) bool) { s.settledGroups.Store(&settled) }
+
+func (s *Store) settled() func(group string) bool {
+	if settled := s.settledGroups.Load(); settled != nil {
+		return *settled
+	}
+	return nil
+}
+
 // expireOnce drops what is too old at now, in as many commands as it takes.
 func (s *Store) expireOnce(now time.Time) {
 	for !s.over() {
@@ -74,7 +86,7 @@ func (s *Store) expireOnce(now time.Time) {
 			return
 		}
 		id, epoch := s.self()
-		commands := im.expirations(id, now.UnixMilli(), newExpirySettings(s.effectiveConfig(im)).retention.Milliseconds())
+		commands := im.expirations(id, now.UnixMilli(), newExpirySettings(s.effectiveConfig(im)).retention.Milliseconds(), s.settled())
 		if len(commands) == 0 {
 			return
 		}
@@ -114,8 +126,8 @@ func (s *Store) proposeExpiry(c *expireOffsets) (expired, error) {
 }
 
 // expirations returns the commands that drop what is too old at now of the groups that a broker coordinates. The broker's
-// epoch is left to the caller.
-func (im *Image) expirations(broker BrokerID, now, retention int64) (out []*expireOffsets) {
+// epoch is left to the caller. settled, which may be nil, says no of groups whose members may be about to read something else.
+func (im *Image) expirations(broker BrokerID, now, retention int64, settled func(group string) bool) (out []*expireOffsets) {
 	var c *expireOffsets
 	offsets := 0
 	command := func() *expireOffsets {
@@ -129,13 +141,18 @@ func (im *Image) expirations(broker BrokerID, now, retention int64) (out []*expi
 		if id, _ := im.Coordinator(GroupCoordinator, g.Name); id != broker {
 			continue
 		}
-		gone := len(im.st.expiredOffsets(g, now, retention))
+		read := im.readBy(g, settled)
+		gone := len(im.st.expiredOffsets(g, now, retention, read.unread))
 		if gone == 0 && (im.st.hasOffsets(g.Name) || len(g.Members) > 0 || !g.expires(now, retention)) {
 			continue
 		}
 		c := command()
 		c.groups = append(c.groups, g.Name)
 		c.revisions = append(c.revisions, g.Revision)
+		if len(read.topics) > 0 {
+			slices.SortFunc(read.topics, compareTopicIDs)
+			c.unread = append(c.unread, unreadTopics{len(c.groups) - 1, read.topics})
+		}
 		offsets += gone
 	}
 	for name, last := range im.st.lastGenerations.all() {
@@ -145,6 +162,42 @@ func (im *Image) expirations(broker BrokerID, now, retention int64) (out []*expi
 		}
 	}
 	return out
+}
+
+// groupReading finds out which topics the members of a group don't read.
+type groupReading struct {
+	im      *Image
+	g       *Group
+	settled func(group string) bool
+	looked  bool
+	reads   *Subscription // nil: nothing may go, because nobody can tell
+	topics  []TopicID     // that unread said yes to
+}
+
+func (im *Image) readBy(g *Group, settled func(group string) bool) groupReading {
+	return groupReading{im: im, g: g, settled: settled}
+}
+
+// unread says whether no member of the group reads a topic, as Apache Kafka does (KIP-211): in a classic group of consumers
+// while it is stable, in a consumer group (KIP-848) at any time. It is asked once for each topic with an old offset.
+func (r *groupReading) unread(t *Topic) bool {
+	if !r.looked {
+		r.looked = true
+		g := r.g
+		switch {
+		case r.im.FeatureLevel() < TransactionsFeatureLevel:
+		case g.Type == ClassicGroup && (g.State != GroupStable || g.Interrupted || r.settled != nil && !r.settled(g.Name)):
+		default:
+			if s, ok := g.Subscription(); ok {
+				r.reads = s
+			}
+		}
+	}
+	if r.reads == nil || r.reads.Has(t.Name) {
+		return false
+	}
+	r.topics = append(r.topics, t.ID)
+	return true
 }
 
 // expiryClock compares the wall clock with the time that passed.

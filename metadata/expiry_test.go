@@ -37,6 +37,27 @@ func TestOffsetsExpireByThemselves(t *testing.T) {
 	})
 }
 
+// offsets.retention.* count while the brokers run: the next look at the offsets goes by what is set then.
+func TestOffsetRetentionIsDynamic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openStore(t, testConfig(t, t.TempDir()))
+		register(t, s, 1, 1)
+		id := createTopics(t, s, newTopic("orders", 1))[0].ID
+		_, err := commit(t, s, OffsetCommit{Group: "simple", Generation: -1, Time: time.Now().UnixMilli(), Offsets: entriesFor(id, 1, 1)})
+		require.NoError(t, err)
+		time.Sleep(30 * time.Minute)
+		require.NotNil(t, s.Image().Group("simple"), "a week by default")
+		set := func(resource Resource, key, value string) {
+			require.NoError(t, s.AlterConfigs(testContext(t), []ConfigChange{{resource, []ConfigOp{{key, ConfigSet, &value}}}}, false, false)[0])
+		}
+		set(Resource{BrokerResource, ""}, "offsets.retention.minutes", "20")
+		set(Resource{BrokerResource, "1"}, "offsets.retention.check.interval.ms", "1000")
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		require.Nil(t, s.Image().Group("simple"))
+	})
+}
+
 // L15, G11: a wall clock that jumps has nothing expire until it had time to be set right.
 func TestExpiryClock(t *testing.T) {
 	wall, elapsed := time.Unix(1_800_000_000, 0), time.Duration(0)

@@ -599,7 +599,7 @@ func groupWorkload(f *testFSM, n int) (entries []*raft.Log) {
 				do(&changeGroup{broker: b.ID, epoch: b.Epoch, group: &Group{Name: name, Type: ClassicGroup, Revision: g.Revision, Generation: g.Generation, EmptySince: int64(i)},
 					remove: []string{"m0", "m1", "m2", "m3", "m4"}})
 			}
-			for _, c := range f.image().expirations(b.ID, int64(i), 20) {
+			for _, c := range f.image().expirations(b.ID, int64(i), 20, nil) {
 				c.epoch = b.Epoch
 				do(c)
 			}

@@ -32,6 +32,10 @@ func (s *Store) ChangeGroup(change GroupChange, done func(revision uint64, err e
 		done(0, err)
 		return
 	}
+	if err := change.check(); err != nil {
+		done(0, err)
+		return
+	}
 	change.Broker, change.BrokerEpoch = s.self()
 	s.outbox.change(change.Group, newChangeGroup(&change), func(revision uint64, _ []error, err error) { done(revision, err) })
 }

@@ -37,7 +37,7 @@ func (r *Replica) DeleteOffsets(broker BrokerID, epoch int64, deletion OffsetDel
 // ExpireOffsets drops what is too old at a time, in unix milliseconds, of the groups that a broker coordinates, as Store
 // does by itself.
 func (r *Replica) ExpireOffsets(broker BrokerID, epoch int64, now, retentionMillis int64) error {
-	for _, c := range r.Image().expirations(broker, now, retentionMillis) {
+	for _, c := range r.Image().expirations(broker, now, retentionMillis, nil) {
 		c.broker, c.epoch = broker, epoch
 		if _, err := r.do(c); err != nil {
 			return err

@@ -58,6 +58,9 @@ type Store struct {
 	ballast   *ballast
 	full      atomic.Bool // the disk was full, and the ballast could not be taken since
 
+	// settledGroups is that of SettledGroups, nil before.
+	settledGroups atomic.Pointer[func(group string) bool]
+
 	image   atomic.Pointer[Image]
 	watch   watchers
 	lead    atomic.Pointer[lead] // nil = not the controller

@@ -21,6 +21,7 @@ func (b *Broker) openGroups(context.Context) error {
 		return fmt.Errorf("open the group coordinator: %w", err)
 	}
 	b.groups = coordinator
+	b.store.SettledGroups(coordinator.Settled)
 	b.lag = newLagReader(b)
 	b.registry.MustRegister(coordinator.Collector(), &groupMetrics{store: b.store, lag: b.lag})
 	b.grouping.Go(func() { // until closeGroups: members that this broker cannot hand over are served to the end

@@ -2935,6 +2935,7 @@ type ExpireOffsets struct {
 	Groups        []string               `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
 	Revisions     []uint64               `protobuf:"varint,6,rep,packed,name=revisions,proto3" json:"revisions,omitempty"` // parallel
 	Deleted       []string               `protobuf:"bytes,7,rep,name=deleted,proto3" json:"deleted,omitempty"`             // groups whose last generation may be forgotten
+	Unread        []*UnreadTopics        `protobuf:"bytes,8,rep,name=unread,proto3" json:"unread,omitempty"`               // since feature level 3
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3018,6 +3019,66 @@ func (x *ExpireOffsets) GetDeleted() []string {
 	return nil
 }
 
+func (x *ExpireOffsets) GetUnread() []*UnreadTopics {
+	if x != nil {
+		return x.Unread
+	}
+	return nil
+}
+
+// UnreadTopics are topics that no member of a group reads, though it has members.
+type UnreadTopics struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         uint32                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`  // index into the groups of the command, ascending
+	Topics        [][]byte               `protobuf:"bytes,2,rep,name=topics,proto3" json:"topics,omitempty"` // ids, ascending
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnreadTopics) Reset() {
+	*x = UnreadTopics{}
+	mi := &file_metadata_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnreadTopics) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnreadTopics) ProtoMessage() {}
+
+func (x *UnreadTopics) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnreadTopics.ProtoReflect.Descriptor instead.
+func (*UnreadTopics) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *UnreadTopics) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *UnreadTopics) GetTopics() [][]byte {
+	if x != nil {
+		return x.Topics
+	}
+	return nil
+}
+
 // Transaction is the state of one transactional id. In commands it is the state after the change, and revision that before
 // it.
 type Transaction struct {
@@ -3045,7 +3106,7 @@ type Transaction struct {
 
 func (x *Transaction) Reset() {
 	*x = Transaction{}
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3057,7 +3118,7 @@ func (x *Transaction) String() string {
 func (*Transaction) ProtoMessage() {}
 
 func (x *Transaction) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[34]
+	mi := &file_metadata_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3070,7 +3131,7 @@ func (x *Transaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transaction.ProtoReflect.Descriptor instead.
 func (*Transaction) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{34}
+	return file_metadata_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Transaction) GetId() string {
@@ -3209,7 +3270,7 @@ type Transact struct {
 
 func (x *Transact) Reset() {
 	*x = Transact{}
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3221,7 +3282,7 @@ func (x *Transact) String() string {
 func (*Transact) ProtoMessage() {}
 
 func (x *Transact) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[35]
+	mi := &file_metadata_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3234,7 +3295,7 @@ func (x *Transact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transact.ProtoReflect.Descriptor instead.
 func (*Transact) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{35}
+	return file_metadata_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Transact) GetBroker() int32 {
@@ -3295,7 +3356,7 @@ type TransactionStep struct {
 
 func (x *TransactionStep) Reset() {
 	*x = TransactionStep{}
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3307,7 +3368,7 @@ func (x *TransactionStep) String() string {
 func (*TransactionStep) ProtoMessage() {}
 
 func (x *TransactionStep) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[36]
+	mi := &file_metadata_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3320,7 +3381,7 @@ func (x *TransactionStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransactionStep.ProtoReflect.Descriptor instead.
 func (*TransactionStep) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{36}
+	return file_metadata_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *TransactionStep) GetStep() isTransactionStep_Step {
@@ -3404,7 +3465,7 @@ type TransactionChange struct {
 
 func (x *TransactionChange) Reset() {
 	*x = TransactionChange{}
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3416,7 +3477,7 @@ func (x *TransactionChange) String() string {
 func (*TransactionChange) ProtoMessage() {}
 
 func (x *TransactionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[37]
+	mi := &file_metadata_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3429,7 +3490,7 @@ func (x *TransactionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransactionChange.ProtoReflect.Descriptor instead.
 func (*TransactionChange) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{37}
+	return file_metadata_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *TransactionChange) GetTransaction() *Transaction {
@@ -3461,7 +3522,7 @@ type TransactionAddition struct {
 
 func (x *TransactionAddition) Reset() {
 	*x = TransactionAddition{}
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3473,7 +3534,7 @@ func (x *TransactionAddition) String() string {
 func (*TransactionAddition) ProtoMessage() {}
 
 func (x *TransactionAddition) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[38]
+	mi := &file_metadata_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3486,7 +3547,7 @@ func (x *TransactionAddition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransactionAddition.ProtoReflect.Descriptor instead.
 func (*TransactionAddition) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{38}
+	return file_metadata_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *TransactionAddition) GetId() string {
@@ -3552,7 +3613,7 @@ type TransactionOffsets struct {
 
 func (x *TransactionOffsets) Reset() {
 	*x = TransactionOffsets{}
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3564,7 +3625,7 @@ func (x *TransactionOffsets) String() string {
 func (*TransactionOffsets) ProtoMessage() {}
 
 func (x *TransactionOffsets) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[39]
+	mi := &file_metadata_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3577,7 +3638,7 @@ func (x *TransactionOffsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransactionOffsets.ProtoReflect.Descriptor instead.
 func (*TransactionOffsets) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{39}
+	return file_metadata_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *TransactionOffsets) GetId() string {
@@ -3631,7 +3692,7 @@ type WrittenMarkers struct {
 
 func (x *WrittenMarkers) Reset() {
 	*x = WrittenMarkers{}
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3643,7 +3704,7 @@ func (x *WrittenMarkers) String() string {
 func (*WrittenMarkers) ProtoMessage() {}
 
 func (x *WrittenMarkers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[40]
+	mi := &file_metadata_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3656,7 +3717,7 @@ func (x *WrittenMarkers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WrittenMarkers.ProtoReflect.Descriptor instead.
 func (*WrittenMarkers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{40}
+	return file_metadata_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WrittenMarkers) GetMarkers() []*WrittenMarker {
@@ -3678,7 +3739,7 @@ type WrittenMarker struct {
 
 func (x *WrittenMarker) Reset() {
 	*x = WrittenMarker{}
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3690,7 +3751,7 @@ func (x *WrittenMarker) String() string {
 func (*WrittenMarker) ProtoMessage() {}
 
 func (x *WrittenMarker) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[41]
+	mi := &file_metadata_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3703,7 +3764,7 @@ func (x *WrittenMarker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WrittenMarker.ProtoReflect.Descriptor instead.
 func (*WrittenMarker) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{41}
+	return file_metadata_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WrittenMarker) GetProducerId() int64 {
@@ -3745,7 +3806,7 @@ type SnapshotBalance struct {
 
 func (x *SnapshotBalance) Reset() {
 	*x = SnapshotBalance{}
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3757,7 +3818,7 @@ func (x *SnapshotBalance) String() string {
 func (*SnapshotBalance) ProtoMessage() {}
 
 func (x *SnapshotBalance) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[42]
+	mi := &file_metadata_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3770,7 +3831,7 @@ func (x *SnapshotBalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotBalance.ProtoReflect.Descriptor instead.
 func (*SnapshotBalance) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{42}
+	return file_metadata_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SnapshotBalance) GetVersion() uint64 {
@@ -3806,7 +3867,7 @@ type CreateTopic struct {
 
 func (x *CreateTopic) Reset() {
 	*x = CreateTopic{}
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3818,7 +3879,7 @@ func (x *CreateTopic) String() string {
 func (*CreateTopic) ProtoMessage() {}
 
 func (x *CreateTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[43]
+	mi := &file_metadata_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3831,7 +3892,7 @@ func (x *CreateTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTopic.ProtoReflect.Descriptor instead.
 func (*CreateTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{43}
+	return file_metadata_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CreateTopic) GetTopicId() []byte {
@@ -3872,7 +3933,7 @@ type DeleteTopic struct {
 
 func (x *DeleteTopic) Reset() {
 	*x = DeleteTopic{}
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3884,7 +3945,7 @@ func (x *DeleteTopic) String() string {
 func (*DeleteTopic) ProtoMessage() {}
 
 func (x *DeleteTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[44]
+	mi := &file_metadata_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3897,7 +3958,7 @@ func (x *DeleteTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTopic.ProtoReflect.Descriptor instead.
 func (*DeleteTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{44}
+	return file_metadata_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DeleteTopic) GetRequestId() []byte {
@@ -3925,7 +3986,7 @@ type CreatePartitions struct {
 
 func (x *CreatePartitions) Reset() {
 	*x = CreatePartitions{}
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3937,7 +3998,7 @@ func (x *CreatePartitions) String() string {
 func (*CreatePartitions) ProtoMessage() {}
 
 func (x *CreatePartitions) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[45]
+	mi := &file_metadata_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3950,7 +4011,7 @@ func (x *CreatePartitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePartitions.ProtoReflect.Descriptor instead.
 func (*CreatePartitions) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{45}
+	return file_metadata_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CreatePartitions) GetTopicId() []byte {
@@ -3987,7 +4048,7 @@ type AlterConfigs struct {
 
 func (x *AlterConfigs) Reset() {
 	*x = AlterConfigs{}
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3999,7 +4060,7 @@ func (x *AlterConfigs) String() string {
 func (*AlterConfigs) ProtoMessage() {}
 
 func (x *AlterConfigs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[46]
+	mi := &file_metadata_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4012,7 +4073,7 @@ func (x *AlterConfigs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterConfigs.ProtoReflect.Descriptor instead.
 func (*AlterConfigs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{46}
+	return file_metadata_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *AlterConfigs) GetTopicId() []byte {
@@ -4060,7 +4121,7 @@ type AllocateProducerIDs struct {
 
 func (x *AllocateProducerIDs) Reset() {
 	*x = AllocateProducerIDs{}
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4072,7 +4133,7 @@ func (x *AllocateProducerIDs) String() string {
 func (*AllocateProducerIDs) ProtoMessage() {}
 
 func (x *AllocateProducerIDs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[47]
+	mi := &file_metadata_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4085,7 +4146,7 @@ func (x *AllocateProducerIDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocateProducerIDs.ProtoReflect.Descriptor instead.
 func (*AllocateProducerIDs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{47}
+	return file_metadata_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *AllocateProducerIDs) GetExpectedNext() int64 {
@@ -4119,7 +4180,7 @@ type AlterPartition struct {
 
 func (x *AlterPartition) Reset() {
 	*x = AlterPartition{}
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4131,7 +4192,7 @@ func (x *AlterPartition) String() string {
 func (*AlterPartition) ProtoMessage() {}
 
 func (x *AlterPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[48]
+	mi := &file_metadata_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4144,7 +4205,7 @@ func (x *AlterPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterPartition.ProtoReflect.Descriptor instead.
 func (*AlterPartition) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{48}
+	return file_metadata_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *AlterPartition) GetLeader() int32 {
@@ -4223,7 +4284,7 @@ type ChainPart struct {
 
 func (x *ChainPart) Reset() {
 	*x = ChainPart{}
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4235,7 +4296,7 @@ func (x *ChainPart) String() string {
 func (*ChainPart) ProtoMessage() {}
 
 func (x *ChainPart) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[49]
+	mi := &file_metadata_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4248,7 +4309,7 @@ func (x *ChainPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainPart.ProtoReflect.Descriptor instead.
 func (*ChainPart) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{49}
+	return file_metadata_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ChainPart) GetChainId() []byte {
@@ -4308,7 +4369,7 @@ type SnapshotRecord struct {
 
 func (x *SnapshotRecord) Reset() {
 	*x = SnapshotRecord{}
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4320,7 +4381,7 @@ func (x *SnapshotRecord) String() string {
 func (*SnapshotRecord) ProtoMessage() {}
 
 func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[50]
+	mi := &file_metadata_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4333,7 +4394,7 @@ func (x *SnapshotRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRecord.ProtoReflect.Descriptor instead.
 func (*SnapshotRecord) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{50}
+	return file_metadata_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SnapshotRecord) GetRecord() isSnapshotRecord_Record {
@@ -4621,7 +4682,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4633,7 +4694,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[51]
+	mi := &file_metadata_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4646,7 +4707,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{51}
+	return file_metadata_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SnapshotHeader) GetIndex() uint64 {
@@ -4722,7 +4783,7 @@ type SnapshotMembers struct {
 
 func (x *SnapshotMembers) Reset() {
 	*x = SnapshotMembers{}
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4734,7 +4795,7 @@ func (x *SnapshotMembers) String() string {
 func (*SnapshotMembers) ProtoMessage() {}
 
 func (x *SnapshotMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[52]
+	mi := &file_metadata_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4747,7 +4808,7 @@ func (x *SnapshotMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMembers.ProtoReflect.Descriptor instead.
 func (*SnapshotMembers) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{52}
+	return file_metadata_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SnapshotMembers) GetMembers() []*GroupMember {
@@ -4768,7 +4829,7 @@ type SnapshotOffsets struct {
 
 func (x *SnapshotOffsets) Reset() {
 	*x = SnapshotOffsets{}
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4780,7 +4841,7 @@ func (x *SnapshotOffsets) String() string {
 func (*SnapshotOffsets) ProtoMessage() {}
 
 func (x *SnapshotOffsets) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[53]
+	mi := &file_metadata_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4793,7 +4854,7 @@ func (x *SnapshotOffsets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotOffsets.ProtoReflect.Descriptor instead.
 func (*SnapshotOffsets) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{53}
+	return file_metadata_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SnapshotOffsets) GetGroup() string {
@@ -4822,7 +4883,7 @@ type SnapshotLastGenerations struct {
 
 func (x *SnapshotLastGenerations) Reset() {
 	*x = SnapshotLastGenerations{}
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4834,7 +4895,7 @@ func (x *SnapshotLastGenerations) String() string {
 func (*SnapshotLastGenerations) ProtoMessage() {}
 
 func (x *SnapshotLastGenerations) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[54]
+	mi := &file_metadata_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4847,7 +4908,7 @@ func (x *SnapshotLastGenerations) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotLastGenerations.ProtoReflect.Descriptor instead.
 func (*SnapshotLastGenerations) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{54}
+	return file_metadata_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *SnapshotLastGenerations) GetGroups() []string {
@@ -4884,7 +4945,7 @@ type SnapshotCommitSequences struct {
 
 func (x *SnapshotCommitSequences) Reset() {
 	*x = SnapshotCommitSequences{}
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4896,7 +4957,7 @@ func (x *SnapshotCommitSequences) String() string {
 func (*SnapshotCommitSequences) ProtoMessage() {}
 
 func (x *SnapshotCommitSequences) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[55]
+	mi := &file_metadata_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4909,7 +4970,7 @@ func (x *SnapshotCommitSequences) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotCommitSequences.ProtoReflect.Descriptor instead.
 func (*SnapshotCommitSequences) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{55}
+	return file_metadata_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *SnapshotCommitSequences) GetBrokers() []int32 {
@@ -4950,7 +5011,7 @@ type SnapshotTransactions struct {
 
 func (x *SnapshotTransactions) Reset() {
 	*x = SnapshotTransactions{}
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4962,7 +5023,7 @@ func (x *SnapshotTransactions) String() string {
 func (*SnapshotTransactions) ProtoMessage() {}
 
 func (x *SnapshotTransactions) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[56]
+	mi := &file_metadata_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4975,7 +5036,7 @@ func (x *SnapshotTransactions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTransactions.ProtoReflect.Descriptor instead.
 func (*SnapshotTransactions) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{56}
+	return file_metadata_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *SnapshotTransactions) GetTransactions() []*Transaction {
@@ -4999,7 +5060,7 @@ type SnapshotPending struct {
 
 func (x *SnapshotPending) Reset() {
 	*x = SnapshotPending{}
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5011,7 +5072,7 @@ func (x *SnapshotPending) String() string {
 func (*SnapshotPending) ProtoMessage() {}
 
 func (x *SnapshotPending) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[57]
+	mi := &file_metadata_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5024,7 +5085,7 @@ func (x *SnapshotPending) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotPending.ProtoReflect.Descriptor instead.
 func (*SnapshotPending) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{57}
+	return file_metadata_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *SnapshotPending) GetGroup() string {
@@ -5074,7 +5135,7 @@ type SnapshotIdentity struct {
 
 func (x *SnapshotIdentity) Reset() {
 	*x = SnapshotIdentity{}
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5086,7 +5147,7 @@ func (x *SnapshotIdentity) String() string {
 func (*SnapshotIdentity) ProtoMessage() {}
 
 func (x *SnapshotIdentity) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[58]
+	mi := &file_metadata_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5099,7 +5160,7 @@ func (x *SnapshotIdentity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotIdentity.ProtoReflect.Descriptor instead.
 func (*SnapshotIdentity) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{58}
+	return file_metadata_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *SnapshotIdentity) GetDirectory() []byte {
@@ -5134,7 +5195,7 @@ type SnapshotConfigs struct {
 
 func (x *SnapshotConfigs) Reset() {
 	*x = SnapshotConfigs{}
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5146,7 +5207,7 @@ func (x *SnapshotConfigs) String() string {
 func (*SnapshotConfigs) ProtoMessage() {}
 
 func (x *SnapshotConfigs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[59]
+	mi := &file_metadata_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5159,7 +5220,7 @@ func (x *SnapshotConfigs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotConfigs.ProtoReflect.Descriptor instead.
 func (*SnapshotConfigs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{59}
+	return file_metadata_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *SnapshotConfigs) GetBrokerId() int32 {
@@ -5196,7 +5257,7 @@ type SnapshotTopic struct {
 
 func (x *SnapshotTopic) Reset() {
 	*x = SnapshotTopic{}
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5208,7 +5269,7 @@ func (x *SnapshotTopic) String() string {
 func (*SnapshotTopic) ProtoMessage() {}
 
 func (x *SnapshotTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[60]
+	mi := &file_metadata_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5221,7 +5282,7 @@ func (x *SnapshotTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTopic.ProtoReflect.Descriptor instead.
 func (*SnapshotTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{60}
+	return file_metadata_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *SnapshotTopic) GetTopicId() []byte {
@@ -5282,7 +5343,7 @@ type SnapshotPartitions struct {
 
 func (x *SnapshotPartitions) Reset() {
 	*x = SnapshotPartitions{}
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5294,7 +5355,7 @@ func (x *SnapshotPartitions) String() string {
 func (*SnapshotPartitions) ProtoMessage() {}
 
 func (x *SnapshotPartitions) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[61]
+	mi := &file_metadata_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5307,7 +5368,7 @@ func (x *SnapshotPartitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotPartitions.ProtoReflect.Descriptor instead.
 func (*SnapshotPartitions) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{61}
+	return file_metadata_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *SnapshotPartitions) GetPlacement() *Placement {
@@ -5419,7 +5480,7 @@ type SnapshotTombstones struct {
 
 func (x *SnapshotTombstones) Reset() {
 	*x = SnapshotTombstones{}
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5431,7 +5492,7 @@ func (x *SnapshotTombstones) String() string {
 func (*SnapshotTombstones) ProtoMessage() {}
 
 func (x *SnapshotTombstones) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[62]
+	mi := &file_metadata_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5444,7 +5505,7 @@ func (x *SnapshotTombstones) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTombstones.ProtoReflect.Descriptor instead.
 func (*SnapshotTombstones) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{62}
+	return file_metadata_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *SnapshotTombstones) GetTopicIds() []byte {
@@ -5479,7 +5540,7 @@ type SnapshotChain struct {
 
 func (x *SnapshotChain) Reset() {
 	*x = SnapshotChain{}
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5491,7 +5552,7 @@ func (x *SnapshotChain) String() string {
 func (*SnapshotChain) ProtoMessage() {}
 
 func (x *SnapshotChain) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[63]
+	mi := &file_metadata_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5504,7 +5565,7 @@ func (x *SnapshotChain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChain.ProtoReflect.Descriptor instead.
 func (*SnapshotChain) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{63}
+	return file_metadata_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *SnapshotChain) GetChainId() []byte {
@@ -5537,7 +5598,7 @@ type SnapshotFooter struct {
 
 func (x *SnapshotFooter) Reset() {
 	*x = SnapshotFooter{}
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5549,7 +5610,7 @@ func (x *SnapshotFooter) String() string {
 func (*SnapshotFooter) ProtoMessage() {}
 
 func (x *SnapshotFooter) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[64]
+	mi := &file_metadata_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5562,7 +5623,7 @@ func (x *SnapshotFooter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotFooter.ProtoReflect.Descriptor instead.
 func (*SnapshotFooter) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{64}
+	return file_metadata_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *SnapshotFooter) GetRecords() uint64 {
@@ -5831,7 +5892,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06counts\x18\x06 \x03(\rR\x06counts\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\a \x03(\rR\n" +
-	"partitions\"\xca\x01\n" +
+	"partitions\"\x83\x02\n" +
 	"\rExpireOffsets\x12\x16\n" +
 	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12!\n" +
 	"\fbroker_epoch\x18\x02 \x01(\x03R\vbrokerEpoch\x12\x10\n" +
@@ -5839,7 +5900,11 @@ const file_metadata_proto_rawDesc = "" +
 	"\tretention\x18\x04 \x01(\x03R\tretention\x12\x16\n" +
 	"\x06groups\x18\x05 \x03(\tR\x06groups\x12\x1c\n" +
 	"\trevisions\x18\x06 \x03(\x04R\trevisions\x12\x18\n" +
-	"\adeleted\x18\a \x03(\tR\adeleted\"\xd5\x04\n" +
+	"\adeleted\x18\a \x03(\tR\adeleted\x127\n" +
+	"\x06unread\x18\b \x03(\v2\x1f.millrace.metadata.UnreadTopicsR\x06unread\"<\n" +
+	"\fUnreadTopics\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\rR\x05group\x12\x16\n" +
+	"\x06topics\x18\x02 \x03(\fR\x06topics\"\xd5\x04\n" +
 	"\vTransaction\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x16\n" +
@@ -6101,7 +6166,7 @@ func file_metadata_proto_rawDescGZIP() []byte {
 }
 
 var file_metadata_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
 var file_metadata_proto_goTypes = []any{
 	(CommandType)(0),                // 0: millrace.metadata.CommandType
 	(Switch)(0),                     // 1: millrace.metadata.Switch
@@ -6139,37 +6204,38 @@ var file_metadata_proto_goTypes = []any{
 	(*OffsetColumns)(nil),           // 33: millrace.metadata.OffsetColumns
 	(*DeleteOffsets)(nil),           // 34: millrace.metadata.DeleteOffsets
 	(*ExpireOffsets)(nil),           // 35: millrace.metadata.ExpireOffsets
-	(*Transaction)(nil),             // 36: millrace.metadata.Transaction
-	(*Transact)(nil),                // 37: millrace.metadata.Transact
-	(*TransactionStep)(nil),         // 38: millrace.metadata.TransactionStep
-	(*TransactionChange)(nil),       // 39: millrace.metadata.TransactionChange
-	(*TransactionAddition)(nil),     // 40: millrace.metadata.TransactionAddition
-	(*TransactionOffsets)(nil),      // 41: millrace.metadata.TransactionOffsets
-	(*WrittenMarkers)(nil),          // 42: millrace.metadata.WrittenMarkers
-	(*WrittenMarker)(nil),           // 43: millrace.metadata.WrittenMarker
-	(*SnapshotBalance)(nil),         // 44: millrace.metadata.SnapshotBalance
-	(*CreateTopic)(nil),             // 45: millrace.metadata.CreateTopic
-	(*DeleteTopic)(nil),             // 46: millrace.metadata.DeleteTopic
-	(*CreatePartitions)(nil),        // 47: millrace.metadata.CreatePartitions
-	(*AlterConfigs)(nil),            // 48: millrace.metadata.AlterConfigs
-	(*AllocateProducerIDs)(nil),     // 49: millrace.metadata.AllocateProducerIDs
-	(*AlterPartition)(nil),          // 50: millrace.metadata.AlterPartition
-	(*ChainPart)(nil),               // 51: millrace.metadata.ChainPart
-	(*SnapshotRecord)(nil),          // 52: millrace.metadata.SnapshotRecord
-	(*SnapshotHeader)(nil),          // 53: millrace.metadata.SnapshotHeader
-	(*SnapshotMembers)(nil),         // 54: millrace.metadata.SnapshotMembers
-	(*SnapshotOffsets)(nil),         // 55: millrace.metadata.SnapshotOffsets
-	(*SnapshotLastGenerations)(nil), // 56: millrace.metadata.SnapshotLastGenerations
-	(*SnapshotCommitSequences)(nil), // 57: millrace.metadata.SnapshotCommitSequences
-	(*SnapshotTransactions)(nil),    // 58: millrace.metadata.SnapshotTransactions
-	(*SnapshotPending)(nil),         // 59: millrace.metadata.SnapshotPending
-	(*SnapshotIdentity)(nil),        // 60: millrace.metadata.SnapshotIdentity
-	(*SnapshotConfigs)(nil),         // 61: millrace.metadata.SnapshotConfigs
-	(*SnapshotTopic)(nil),           // 62: millrace.metadata.SnapshotTopic
-	(*SnapshotPartitions)(nil),      // 63: millrace.metadata.SnapshotPartitions
-	(*SnapshotTombstones)(nil),      // 64: millrace.metadata.SnapshotTombstones
-	(*SnapshotChain)(nil),           // 65: millrace.metadata.SnapshotChain
-	(*SnapshotFooter)(nil),          // 66: millrace.metadata.SnapshotFooter
+	(*UnreadTopics)(nil),            // 36: millrace.metadata.UnreadTopics
+	(*Transaction)(nil),             // 37: millrace.metadata.Transaction
+	(*Transact)(nil),                // 38: millrace.metadata.Transact
+	(*TransactionStep)(nil),         // 39: millrace.metadata.TransactionStep
+	(*TransactionChange)(nil),       // 40: millrace.metadata.TransactionChange
+	(*TransactionAddition)(nil),     // 41: millrace.metadata.TransactionAddition
+	(*TransactionOffsets)(nil),      // 42: millrace.metadata.TransactionOffsets
+	(*WrittenMarkers)(nil),          // 43: millrace.metadata.WrittenMarkers
+	(*WrittenMarker)(nil),           // 44: millrace.metadata.WrittenMarker
+	(*SnapshotBalance)(nil),         // 45: millrace.metadata.SnapshotBalance
+	(*CreateTopic)(nil),             // 46: millrace.metadata.CreateTopic
+	(*DeleteTopic)(nil),             // 47: millrace.metadata.DeleteTopic
+	(*CreatePartitions)(nil),        // 48: millrace.metadata.CreatePartitions
+	(*AlterConfigs)(nil),            // 49: millrace.metadata.AlterConfigs
+	(*AllocateProducerIDs)(nil),     // 50: millrace.metadata.AllocateProducerIDs
+	(*AlterPartition)(nil),          // 51: millrace.metadata.AlterPartition
+	(*ChainPart)(nil),               // 52: millrace.metadata.ChainPart
+	(*SnapshotRecord)(nil),          // 53: millrace.metadata.SnapshotRecord
+	(*SnapshotHeader)(nil),          // 54: millrace.metadata.SnapshotHeader
+	(*SnapshotMembers)(nil),         // 55: millrace.metadata.SnapshotMembers
+	(*SnapshotOffsets)(nil),         // 56: millrace.metadata.SnapshotOffsets
+	(*SnapshotLastGenerations)(nil), // 57: millrace.metadata.SnapshotLastGenerations
+	(*SnapshotCommitSequences)(nil), // 58: millrace.metadata.SnapshotCommitSequences
+	(*SnapshotTransactions)(nil),    // 59: millrace.metadata.SnapshotTransactions
+	(*SnapshotPending)(nil),         // 60: millrace.metadata.SnapshotPending
+	(*SnapshotIdentity)(nil),        // 61: millrace.metadata.SnapshotIdentity
+	(*SnapshotConfigs)(nil),         // 62: millrace.metadata.SnapshotConfigs
+	(*SnapshotTopic)(nil),           // 63: millrace.metadata.SnapshotTopic
+	(*SnapshotPartitions)(nil),      // 64: millrace.metadata.SnapshotPartitions
+	(*SnapshotTombstones)(nil),      // 65: millrace.metadata.SnapshotTombstones
+	(*SnapshotChain)(nil),           // 66: millrace.metadata.SnapshotChain
+	(*SnapshotFooter)(nil),          // 67: millrace.metadata.SnapshotFooter
 }
 var file_metadata_proto_depIdxs = []int32{
 	3,  // 0: millrace.metadata.Entry.commands:type_name -> millrace.metadata.Command
@@ -6199,52 +6265,53 @@ var file_metadata_proto_depIdxs = []int32{
 	29, // 24: millrace.metadata.ChangeGroup.assign:type_name -> millrace.metadata.MemberAssignment
 	32, // 25: millrace.metadata.CommitOffsets.commits:type_name -> millrace.metadata.GroupCommit
 	33, // 26: millrace.metadata.GroupCommit.offsets:type_name -> millrace.metadata.OffsetColumns
-	28, // 27: millrace.metadata.Transaction.partitions:type_name -> millrace.metadata.GroupPartitions
-	38, // 28: millrace.metadata.Transact.steps:type_name -> millrace.metadata.TransactionStep
-	39, // 29: millrace.metadata.TransactionStep.change:type_name -> millrace.metadata.TransactionChange
-	40, // 30: millrace.metadata.TransactionStep.addition:type_name -> millrace.metadata.TransactionAddition
-	41, // 31: millrace.metadata.TransactionStep.offsets:type_name -> millrace.metadata.TransactionOffsets
-	42, // 32: millrace.metadata.TransactionStep.markers:type_name -> millrace.metadata.WrittenMarkers
-	36, // 33: millrace.metadata.TransactionChange.transaction:type_name -> millrace.metadata.Transaction
-	28, // 34: millrace.metadata.TransactionAddition.partitions:type_name -> millrace.metadata.GroupPartitions
-	32, // 35: millrace.metadata.TransactionOffsets.commit:type_name -> millrace.metadata.GroupCommit
-	43, // 36: millrace.metadata.WrittenMarkers.markers:type_name -> millrace.metadata.WrittenMarker
-	28, // 37: millrace.metadata.WrittenMarker.partitions:type_name -> millrace.metadata.GroupPartitions
-	20, // 38: millrace.metadata.SnapshotBalance.plan:type_name -> millrace.metadata.BalancePlan
-	23, // 39: millrace.metadata.SnapshotBalance.seen:type_name -> millrace.metadata.BalanceSeen
-	4,  // 40: millrace.metadata.CreateTopic.configs:type_name -> millrace.metadata.KeyValue
-	7,  // 41: millrace.metadata.CreateTopic.placement:type_name -> millrace.metadata.Placement
-	7,  // 42: millrace.metadata.CreatePartitions.placement:type_name -> millrace.metadata.Placement
-	4,  // 43: millrace.metadata.AlterConfigs.set:type_name -> millrace.metadata.KeyValue
-	53, // 44: millrace.metadata.SnapshotRecord.header:type_name -> millrace.metadata.SnapshotHeader
-	6,  // 45: millrace.metadata.SnapshotRecord.broker:type_name -> millrace.metadata.Broker
-	61, // 46: millrace.metadata.SnapshotRecord.configs:type_name -> millrace.metadata.SnapshotConfigs
-	62, // 47: millrace.metadata.SnapshotRecord.topic:type_name -> millrace.metadata.SnapshotTopic
-	63, // 48: millrace.metadata.SnapshotRecord.partitions:type_name -> millrace.metadata.SnapshotPartitions
-	64, // 49: millrace.metadata.SnapshotRecord.tombstones:type_name -> millrace.metadata.SnapshotTombstones
-	65, // 50: millrace.metadata.SnapshotRecord.chain:type_name -> millrace.metadata.SnapshotChain
-	66, // 51: millrace.metadata.SnapshotRecord.footer:type_name -> millrace.metadata.SnapshotFooter
-	60, // 52: millrace.metadata.SnapshotRecord.identity:type_name -> millrace.metadata.SnapshotIdentity
-	44, // 53: millrace.metadata.SnapshotRecord.balance:type_name -> millrace.metadata.SnapshotBalance
-	25, // 54: millrace.metadata.SnapshotRecord.group:type_name -> millrace.metadata.Group
-	54, // 55: millrace.metadata.SnapshotRecord.members:type_name -> millrace.metadata.SnapshotMembers
-	55, // 56: millrace.metadata.SnapshotRecord.offsets:type_name -> millrace.metadata.SnapshotOffsets
-	56, // 57: millrace.metadata.SnapshotRecord.last_generations:type_name -> millrace.metadata.SnapshotLastGenerations
-	57, // 58: millrace.metadata.SnapshotRecord.commit_sequences:type_name -> millrace.metadata.SnapshotCommitSequences
-	58, // 59: millrace.metadata.SnapshotRecord.transactions:type_name -> millrace.metadata.SnapshotTransactions
-	59, // 60: millrace.metadata.SnapshotRecord.pending:type_name -> millrace.metadata.SnapshotPending
-	26, // 61: millrace.metadata.SnapshotMembers.members:type_name -> millrace.metadata.GroupMember
-	33, // 62: millrace.metadata.SnapshotOffsets.offsets:type_name -> millrace.metadata.OffsetColumns
-	36, // 63: millrace.metadata.SnapshotTransactions.transactions:type_name -> millrace.metadata.Transaction
-	33, // 64: millrace.metadata.SnapshotPending.offsets:type_name -> millrace.metadata.OffsetColumns
-	4,  // 65: millrace.metadata.SnapshotConfigs.values:type_name -> millrace.metadata.KeyValue
-	4,  // 66: millrace.metadata.SnapshotTopic.configs:type_name -> millrace.metadata.KeyValue
-	7,  // 67: millrace.metadata.SnapshotPartitions.placement:type_name -> millrace.metadata.Placement
-	68, // [68:68] is the sub-list for method output_type
-	68, // [68:68] is the sub-list for method input_type
-	68, // [68:68] is the sub-list for extension type_name
-	68, // [68:68] is the sub-list for extension extendee
-	0,  // [0:68] is the sub-list for field type_name
+	36, // 27: millrace.metadata.ExpireOffsets.unread:type_name -> millrace.metadata.UnreadTopics
+	28, // 28: millrace.metadata.Transaction.partitions:type_name -> millrace.metadata.GroupPartitions
+	39, // 29: millrace.metadata.Transact.steps:type_name -> millrace.metadata.TransactionStep
+	40, // 30: millrace.metadata.TransactionStep.change:type_name -> millrace.metadata.TransactionChange
+	41, // 31: millrace.metadata.TransactionStep.addition:type_name -> millrace.metadata.TransactionAddition
+	42, // 32: millrace.metadata.TransactionStep.offsets:type_name -> millrace.metadata.TransactionOffsets
+	43, // 33: millrace.metadata.TransactionStep.markers:type_name -> millrace.metadata.WrittenMarkers
+	37, // 34: millrace.metadata.TransactionChange.transaction:type_name -> millrace.metadata.Transaction
+	28, // 35: millrace.metadata.TransactionAddition.partitions:type_name -> millrace.metadata.GroupPartitions
+	32, // 36: millrace.metadata.TransactionOffsets.commit:type_name -> millrace.metadata.GroupCommit
+	44, // 37: millrace.metadata.WrittenMarkers.markers:type_name -> millrace.metadata.WrittenMarker
+	28, // 38: millrace.metadata.WrittenMarker.partitions:type_name -> millrace.metadata.GroupPartitions
+	20, // 39: millrace.metadata.SnapshotBalance.plan:type_name -> millrace.metadata.BalancePlan
+	23, // 40: millrace.metadata.SnapshotBalance.seen:type_name -> millrace.metadata.BalanceSeen
+	4,  // 41: millrace.metadata.CreateTopic.configs:type_name -> millrace.metadata.KeyValue
+	7,  // 42: millrace.metadata.CreateTopic.placement:type_name -> millrace.metadata.Placement
+	7,  // 43: millrace.metadata.CreatePartitions.placement:type_name -> millrace.metadata.Placement
+	4,  // 44: millrace.metadata.AlterConfigs.set:type_name -> millrace.metadata.KeyValue
+	54, // 45: millrace.metadata.SnapshotRecord.header:type_name -> millrace.metadata.SnapshotHeader
+	6,  // 46: millrace.metadata.SnapshotRecord.broker:type_name -> millrace.metadata.Broker
+	62, // 47: millrace.metadata.SnapshotRecord.configs:type_name -> millrace.metadata.SnapshotConfigs
+	63, // 48: millrace.metadata.SnapshotRecord.topic:type_name -> millrace.metadata.SnapshotTopic
+	64, // 49: millrace.metadata.SnapshotRecord.partitions:type_name -> millrace.metadata.SnapshotPartitions
+	65, // 50: millrace.metadata.SnapshotRecord.tombstones:type_name -> millrace.metadata.SnapshotTombstones
+	66, // 51: millrace.metadata.SnapshotRecord.chain:type_name -> millrace.metadata.SnapshotChain
+	67, // 52: millrace.metadata.SnapshotRecord.footer:type_name -> millrace.metadata.SnapshotFooter
+	61, // 53: millrace.metadata.SnapshotRecord.identity:type_name -> millrace.metadata.SnapshotIdentity
+	45, // 54: millrace.metadata.SnapshotRecord.balance:type_name -> millrace.metadata.SnapshotBalance
+	25, // 55: millrace.metadata.SnapshotRecord.group:type_name -> millrace.metadata.Group
+	55, // 56: millrace.metadata.SnapshotRecord.members:type_name -> millrace.metadata.SnapshotMembers
+	56, // 57: millrace.metadata.SnapshotRecord.offsets:type_name -> millrace.metadata.SnapshotOffsets
+	57, // 58: millrace.metadata.SnapshotRecord.last_generations:type_name -> millrace.metadata.SnapshotLastGenerations
+	58, // 59: millrace.metadata.SnapshotRecord.commit_sequences:type_name -> millrace.metadata.SnapshotCommitSequences
+	59, // 60: millrace.metadata.SnapshotRecord.transactions:type_name -> millrace.metadata.SnapshotTransactions
+	60, // 61: millrace.metadata.SnapshotRecord.pending:type_name -> millrace.metadata.SnapshotPending
+	26, // 62: millrace.metadata.SnapshotMembers.members:type_name -> millrace.metadata.GroupMember
+	33, // 63: millrace.metadata.SnapshotOffsets.offsets:type_name -> millrace.metadata.OffsetColumns
+	37, // 64: millrace.metadata.SnapshotTransactions.transactions:type_name -> millrace.metadata.Transaction
+	33, // 65: millrace.metadata.SnapshotPending.offsets:type_name -> millrace.metadata.OffsetColumns
+	4,  // 66: millrace.metadata.SnapshotConfigs.values:type_name -> millrace.metadata.KeyValue
+	4,  // 67: millrace.metadata.SnapshotTopic.configs:type_name -> millrace.metadata.KeyValue
+	7,  // 68: millrace.metadata.SnapshotPartitions.placement:type_name -> millrace.metadata.Placement
+	69, // [69:69] is the sub-list for method output_type
+	69, // [69:69] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -6252,13 +6319,13 @@ func file_metadata_proto_init() {
 	if File_metadata_proto != nil {
 		return
 	}
-	file_metadata_proto_msgTypes[36].OneofWrappers = []any{
+	file_metadata_proto_msgTypes[37].OneofWrappers = []any{
 		(*TransactionStep_Change)(nil),
 		(*TransactionStep_Addition)(nil),
 		(*TransactionStep_Offsets)(nil),
 		(*TransactionStep_Markers)(nil),
 	}
-	file_metadata_proto_msgTypes[50].OneofWrappers = []any{
+	file_metadata_proto_msgTypes[51].OneofWrappers = []any{
 		(*SnapshotRecord_Header)(nil),
 		(*SnapshotRecord_Broker)(nil),
 		(*SnapshotRecord_Configs)(nil),
@@ -6283,7 +6350,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   65,
+			NumMessages:   66,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

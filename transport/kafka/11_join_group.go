@@ -47,12 +47,12 @@ func (h *Handlers) joinGroup(c *call, req *kmsg.JoinGroupRequest) {
 		r.Protocols[i] = group.Protocol{Name: p.Name, Metadata: bytes.Clone(p.Metadata)} // out of the frame
 	}
 	req.Protocols = nil // what waits keeps only what the answer needs
-	h.cfg.Groups.Join(r, func(result group.JoinResult) {
+	g.whenGone(h.cfg.Groups.Join(r, func(result group.JoinResult) {
 		if result.Err == nil {
 			h.history.joined(req.Group, result.Generation, time.Now())
 		}
 		g.answer(func(c *call) kmsg.Response { return joinAnswer(c, req, result) })
-	})
+	}))
 }
 
 func joinAnswer(c *call, req *kmsg.JoinGroupRequest, result group.JoinResult) kmsg.Response {

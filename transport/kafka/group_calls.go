@@ -22,6 +22,9 @@ type groupCall struct {
 		// c is nil once the call is over, so that a coordinator which answers
 		// late keeps nothing of a connection alive that is gone (N2).
 		c *call
+		// gone tells the coordinator that the connection has ended; nil where it need not know.
+		gone  func()
+		ended bool // the connection, before the answer
 	}
 	// busy makes the answer of a broker that stops: the client will find the next
 	// coordinator. nil: the call ends soon by itself, and its outcome is worth
@@ -98,7 +101,7 @@ func (g *groupCall) take() *call {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := g.mu.c
-	g.mu.c = nil
+	g.mu.c, g.mu.gone = nil, nil
 	return c
 }
 
@@ -111,6 +114,29 @@ func (cs *groupCalls) remove(g *groupCall, conn *transport.Conn) {
 		delete(cs.mu.conns[conn], g)
 		cs.mu.count--
 	}
+}
+
+// whenGone has gone called if the connection ends before the answer, at once if it has.
+func (g *groupCall) whenGone(gone func()) {
+	g.mu.Lock()
+	ended := g.mu.ended
+	if g.mu.c != nil {
+		g.mu.gone = gone
+	}
+	g.mu.Unlock()
+	if ended {
+		gone()
+	}
+}
+
+// end is take for a connection that is over.
+func (g *groupCall) end() (c *call, gone func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c, gone = g.mu.c, g.mu.gone
+	g.mu.ended = c != nil
+	g.mu.c, g.mu.gone = nil, nil
+	return c, gone
 }
 
 // drain answers everything, now and from now on.
@@ -131,8 +157,9 @@ func (cs *groupCalls) drain() {
 	}
 }
 
-// abandon ends the calls of a dead connection. The coordinator goes on: the member
-// may come back by another connection, and has its session for that.
+// abandon ends the calls of a dead connection. The coordinator goes on: a member of a
+// generation may come back by another connection, and has its session for that. Of
+// joins it is told, so that who is not in one yet holds up nobody.
 func (cs *groupCalls) abandon(conn *transport.Conn) {
 	cs.mu.Lock()
 	calls := cs.mu.conns[conn]
@@ -140,8 +167,12 @@ func (cs *groupCalls) abandon(conn *transport.Conn) {
 	cs.mu.count -= len(calls)
 	cs.mu.Unlock()
 	for g := range calls {
-		if c := g.take(); c != nil {
+		c, gone := g.end()
+		if c != nil {
 			c.done()
+		}
+		if gone != nil {
+			gone()
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 // Groups is what the handlers ask of the group coordinator of this broker;
 // *group.Coordinator is one.
 type Groups interface {
-	Join(r group.JoinRequest, done func(group.JoinResult))
+	Join(r group.JoinRequest, done func(group.JoinResult)) (gone func())
 	Sync(r group.SyncRequest, done func(group.SyncResult))
 	Heartbeat(r group.HeartbeatRequest) error
 	Leave(r group.LeaveRequest, done func([]error, error))

@@ -28,6 +28,7 @@ type testGroups struct {
 		transactions []group.CommitTransactionRequest
 		fetches      []group.FetchRequest
 		parked       []func(group.JoinResult)
+		gone         int // joins whose connections ended
 		beats        []group.ConsumerHeartbeatRequest
 	}
 	park      bool // joins wait
@@ -45,20 +46,22 @@ type testGroups struct {
 	forget    func(string, []group.TopicIDPartition) ([]error, error)
 }
 
-func (g *testGroups) Join(r group.JoinRequest, done func(group.JoinResult)) {
+func (g *testGroups) Join(r group.JoinRequest, done func(group.JoinResult)) (gone func()) {
+	gone = func() { g.mu.Lock(); g.mu.gone++; g.mu.Unlock() }
 	g.mu.Lock()
 	g.mu.joins = append(g.mu.joins, r)
 	if g.park {
 		g.mu.parked = append(g.mu.parked, done)
 		g.mu.Unlock()
-		return
+		return gone
 	}
 	g.mu.Unlock()
 	if g.join == nil {
 		done(group.JoinResult{Err: group.ErrInvalidGroup, Generation: -1})
-		return
+		return gone
 	}
 	done(g.join(r))
+	return gone
 }
 
 func (g *testGroups) Sync(r group.SyncRequest, done func(group.SyncResult)) {
@@ -665,6 +668,11 @@ func TestParkedJoinOfDeadConnection(t *testing.T) {
 	awaitThat(t, "they wait", func() bool { return len(b.groups.parked()) == 4 })
 	require.NoError(t, c.Close())
 	awaitThat(t, "they are gone", func() bool { return b.handlers.groupCalls.waiting() == 0 })
+	awaitThat(t, "the coordinator is told", func() bool {
+		b.groups.mu.Lock()
+		defer b.groups.mu.Unlock()
+		return b.groups.mu.gone == 4
+	})
 	for _, done := range b.groups.parked() {
 		done(group.JoinResult{Member: "late", Generation: 1})
 	}
