@@ -4,12 +4,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/log"
-	"github.com/millrace/millrace/replication"
 )
 
-// DescribeProducers (key 61), version 0 (KIP-664): the producers that a partition's leader
-// knows, and the first offset of the transaction that each has open there. An expired
-// producer is not there.
+// DescribeProducers (key 61), version 0 (KIP-664): the producers that a replica of a
+// partition knows, and the first offset of the transaction that each has open there. An
+// expired producer is not there. Clients ask the leader, unless an administrator wants to see
+// how a follower has it (--broker-id of Kafka's tool).
 
 func (h *Handlers) describeProducers(c *call, req *kmsg.DescribeProducersRequest) kmsg.Response {
 	resp := req.ResponseKind().(*kmsg.DescribeProducersResponse)
@@ -43,9 +43,6 @@ func (h *Handlers) producersOf(topic string, partition int32) ([]log.ProducerSta
 	part, err := h.cfg.Replicas.Partition(topic, partition)
 	if err != nil {
 		return nil, err
-	}
-	if !part.IsLeader() {
-		return nil, replication.ErrNotLeader
 	}
 	return part.Producers(), nil
 }

@@ -31,7 +31,7 @@ func describeTransaction(image *metadata.Image, t *metadata.Transaction, rs *kms
 	rs.State, rs.TimeoutMillis = t.State.String(), int32(t.Timeout.Milliseconds())
 	rs.ProducerID, rs.ProducerEpoch = t.ProducerID, t.ProducerEpoch
 	rs.StartTimestamp = -1
-	if t.StartedAt > 0 {
+	if t.StartedAt > 0 && t.State != metadata.TransactionEmpty { // of an Empty one it is that of an earlier producer
 		rs.StartTimestamp = t.StartedAt
 	}
 	for i := range t.Partitions {
