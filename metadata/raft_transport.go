@@ -110,6 +110,9 @@ func (e *electing) Close() error {
 		if t, ok := e.Transport.(io.Closer); ok {
 			e.closed = t.Close()
 		}
+		if t, ok := e.Transport.(interface{ CloseStreams() }); ok {
+			t.CloseStreams() // those that it keeps for later: else the other ends wait on them for as long as this process lives
+		}
 		e.running.Wait()
 	})
 	return e.closed

@@ -58,6 +58,8 @@ type Broker struct {
 	grouping sync.WaitGroup // the coordinator's Run
 	lag      *lagReader
 
+	// now is the clock by which the age of transactions is told; tests move it.
+	now          func() time.Time
 	producerIDs  *kafka.ProducerIDs
 	transactions *txn.Coordinator
 	transacting  sync.WaitGroup // the coordinator's Run, and the watch
@@ -104,6 +106,7 @@ func New(cfg Config) (*Broker, error) {
 		cfg:      cfg,
 		logger:   cfg.Logger,
 		registry: prometheus.NewRegistry(),
+		now:      time.Now,
 		ready:    make(chan struct{}),
 		ended:    make(chan struct{}),
 		seen:     make(chan struct{}, 1),

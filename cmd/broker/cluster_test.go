@@ -58,6 +58,14 @@ type brokerGroup struct {
 // newGroup starts n brokers over empty directories and waits until all serve.
 func newGroup(t *testing.T, n int) *brokerGroup {
 	t.Helper()
+	g := prepareGroup(t, n)
+	g.run()
+	return g
+}
+
+// prepareGroup is newGroup without the start.
+func prepareGroup(t *testing.T, n int) *brokerGroup {
+	t.Helper()
 	g := &brokerGroup{t: t}
 	var join []string
 	for range n {
@@ -69,17 +77,23 @@ func newGroup(t *testing.T, n int) *brokerGroup {
 		g.configs[i].Join = join
 	}
 	g.brokers = make([]*Broker, n)
-	var starting sync.WaitGroup
 	for i := range n {
 		b, err := New(g.configs[i])
 		require.NoError(t, err)
 		g.brokers[i] = b
 		t.Cleanup(func() { b.Close() })
+	}
+	return g
+}
+
+// run starts the brokers and waits until all serve.
+func (g *brokerGroup) run() {
+	var starting sync.WaitGroup
+	for _, b := range g.brokers {
 		go b.Run(context.Background())
 		starting.Go(func() { g.ready(b) })
 	}
 	starting.Wait()
-	return g
 }
 
 func (g *brokerGroup) ready(b *Broker) {

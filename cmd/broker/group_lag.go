@@ -150,7 +150,7 @@ func (l *lagReader) look(asked *placeQuestion, p *place) error {
 	}
 	p.Start, p.End = part.StartOffset(), part.HighWatermark()
 	p.Stable = min(part.LastStableOffset(), p.End)
-	if h, ok := l.b.heldPartition(l.b.store.Image(), part, time.Now()); ok {
+	if h, ok := l.b.heldPartition(l.b.store.Image(), part, l.b.now()); ok {
 		p.Held = h.report()
 	}
 	if p.lag(asked.Offset) == 0 {

@@ -16,7 +16,7 @@ type transactionMetrics struct{ b *Broker }
 const (
 	// heldAfter is from when on a partition that is held back has a series: shorter ones are everyday life.
 	heldAfter = 10 * time.Second
-	// heldSeries bounds them.
+	// heldSeries bounds them: those of the oldest are there.
 	heldSeries = 100
 )
 
@@ -38,7 +38,7 @@ func (m transactionMetrics) Describe(ch chan<- *prometheus.Desc) {
 func (m transactionMetrics) Collect(ch chan<- prometheus.Metric) {
 	open, oldest := 0, time.Duration(0)
 	if m.b.replicas.Leased() { // those of a broker without a lease are another's by now
-		im, now := m.b.store.Image(), time.Now()
+		im, now := m.b.store.Image(), m.b.now()
 		for t := range im.ActiveTransactions() {
 			if id, _ := im.Coordinator(metadata.TransactionCoordinator, t.ID); id == m.b.nodeID {
 				open++

@@ -1,7 +1,11 @@
 package broker
 
 import (
+	"cmp"
 	"context"
+	"log/slog"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/metadata"
@@ -45,7 +49,8 @@ func (b *Broker) heldPartition(im *metadata.Image, p *replication.Partition, now
 	}
 	h = heldPartition{
 		heldKey: heldKey{topic: p.TopicID(), partition: p.ID(), producer: open.ProducerID, first: open.FirstOffset}, topicName: p.Topic(),
-		epoch: -1, open: open.Age, waiting: p.HighWatermark() - open.FirstOffset,
+		epoch: -1, waiting: p.HighWatermark() - open.FirstOffset,
+		open: now.Sub(time.Now().Add(-open.Age)), // the log has a clock of its own
 	}
 	if t := im.TransactionByProducer(open.ProducerID); t != nil && t.State.Active() && t.HasPartition(h.topic, h.partition) {
 		h.id, h.state, h.epoch = t.ID, t.State, t.ProducerEpoch
@@ -65,24 +70,27 @@ func (h *heldPartition) report() *console.HeldTransaction {
 	return t
 }
 
-// heldPartitions are those that a transaction has held back for longer than least, some of them if there are more than most.
+// heldPartitions are those that a transaction has held back for longer than least, the longest first, and of more than most
+// those: what is exported and written down does not change from one look to the next.
 func (b *Broker) heldPartitions(least time.Duration, most int) []heldPartition {
 	var out []heldPartition
-	im, now := b.store.Image(), time.Now()
+	im, now := b.store.Image(), b.now()
 	for p := range b.replicas.Partitions() {
 		if h, ok := b.heldPartition(im, p, now); ok && h.open >= least {
-			if out = append(out, h); len(out) == most {
-				break
-			}
+			out = append(out, h)
 		}
 	}
-	return out
+	slices.SortFunc(out, func(x, y heldPartition) int {
+		return cmp.Or(cmp.Compare(y.open, x.open), strings.Compare(x.topicName, y.topicName), cmp.Compare(x.partition, y.partition))
+	})
+	return out[:min(len(out), most)]
 }
 
 // transactionWatch writes a line about each transaction that holds a partition back for long.
 type transactionWatch struct {
-	b    *Broker
-	said map[heldKey]bool
+	b      *Broker
+	logger *slog.Logger
+	said   map[heldKey]bool // of those that the last look has seen
 }
 
 const (
@@ -114,7 +122,7 @@ func (w *transactionWatch) look() {
 		if w.said[h.heldKey] {
 			continue
 		}
-		logger := w.b.logger.With("part", "txn", "topic", h.topicName, "partition", h.partition, "producerId", h.producer, "firstOffset", h.first,
+		logger := w.logger.With("topic", h.topicName, "partition", h.partition, "producerId", h.producer, "firstOffset", h.first,
 			"open", h.open.Round(time.Second).String(), "offsetsWaiting", h.waiting)
 		if h.id == "" {
 			logger.Warn("a transaction that nobody knows holds a partition back: millrace txn find-hanging")

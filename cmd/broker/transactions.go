@@ -29,7 +29,7 @@ func (b *Broker) openTransactions(context.Context) error {
 	})
 	var watching context.Context
 	watching, b.stopWatching = context.WithCancel(context.Background())
-	watch := transactionWatch{b: b, said: map[heldKey]bool{}}
+	watch := transactionWatch{b: b, logger: b.logger.With("part", "txn")}
 	b.transacting.Go(func() { watch.run(watching) })
 	return nil
 }
