@@ -23,7 +23,7 @@ func (b *Broker) openGroups(context.Context) error {
 	b.groups = coordinator
 	b.store.SettledGroups(coordinator.Settled)
 	b.lag = newLagReader(b)
-	b.registry.MustRegister(coordinator.Collector(), &groupMetrics{store: b.store, lag: b.lag})
+	b.registry.MustRegister(coordinator.Collector(), newGroupMetrics(b))
 	b.grouping.Go(func() { // until closeGroups: members that this broker cannot hand over are served to the end
 		if err := coordinator.Run(context.Background()); err != nil {
 			b.fail("the group coordinator", err)
