@@ -105,8 +105,12 @@ type fsm struct {
 	published func(st *state, index uint64)
 	// persisted is called after a snapshot was written. May be nil.
 	persisted func()
+	// restored is called after a snapshot that another broker sent has taken the place of the state. May be nil.
+	restored func(index uint64)
 	// failure is called once, see Config.OnFailure.
 	failure func(error)
+	// hurry ends the rests of who writes or reads a snapshot; nil = there are none.
+	hurry <-chan struct{}
 }
 
 // Apply applies one entry. Raft uses ApplyBatch instead; tests that replay a log use this.
@@ -183,7 +187,15 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	if f.failed != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFailed, f.failed)
 	}
-	return &fsmSnapshot{st: f.st, index: f.index, persisted: f.persisted}, nil
+	return &fsmSnapshot{st: f.st, index: f.index, persisted: f.persisted, pacer: f.pacer(snapshotWriteParts)}, nil
+}
+
+// pacer paces what runs beside the rest of a broker.
+func (f *fsm) pacer(parts int) *Pacer {
+	if f.hurry == nil {
+		return nil
+	}
+	return NewPacer(parts, f.hurry)
 }
 
 // Restore replaces the state by a snapshot's. The new state is built and checked aside; after the swap nothing can fail
@@ -193,7 +205,7 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	if f.failed != nil {
 		return fmt.Errorf("%w: %w", ErrFailed, f.failed)
 	}
-	st, index, err := readSnapshot(r)
+	st, index, err := readPacedSnapshot(r, f.pacer(snapshotReadParts))
 	if errors.Is(err, errNewerVersion) {
 		f.failed = fmt.Errorf("restore a snapshot from the leader: %w", err)
 		f.failure(f.failed)
@@ -203,6 +215,9 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	}
 	f.st, f.index = st, index
 	f.published(st, index)
+	if f.restored != nil {
+		f.restored(index)
+	}
 	return nil
 }
 
@@ -210,11 +225,12 @@ type fsmSnapshot struct {
 	st        *state
 	index     uint64
 	persisted func()
+	pacer     *Pacer
 }
 
 // Persist writes the snapshot. The sink is closed only when everything is in it; otherwise it is cancelled.
 func (s *fsmSnapshot) Persist(sink raft.SnapshotSink) error {
-	if err := writeSnapshot(sink, s.st, s.index); err != nil {
+	if err := writePacedSnapshot(sink, s.st, s.index, s.pacer); err != nil {
 		return errors.Join(err, sink.Cancel())
 	}
 	if err := sink.Close(); err != nil {

@@ -32,6 +32,10 @@ const (
 	snapshotRecordLimit = 2 * maxChainBytes
 	// partitionsPerRecord cuts large topics into records of some 10 KiB.
 	partitionsPerRecord = 512
+	// snapshotWriteParts and snapshotReadParts are those of the Pacers, see NewPacer. Nobody waits for a snapshot that is
+	// written. A broker that is sent one can't go on without, and others can go on without that broker.
+	snapshotWriteParts  = 4
+	snapshotReadParts   = 2
 	tombstonesPerRecord = 1024
 )
 
@@ -51,6 +55,7 @@ type snapshotWriter struct {
 	w       *bufio.Writer
 	buf     []byte
 	records uint64
+	pacer   *Pacer
 }
 
 func (sw *snapshotWriter) write(rec *pb.SnapshotRecord) error {
@@ -69,12 +74,18 @@ func (sw *snapshotWriter) write(rec *pb.SnapshotRecord) error {
 		return fmt.Errorf("write snapshot record %d: %w", sw.records, err)
 	}
 	sw.records++
+	sw.pacer.Breathe()
 	return nil
 }
 
 // writeSnapshot writes the state after the entry at index.
 func writeSnapshot(w io.Writer, st *state, index uint64) error {
-	sw := &snapshotWriter{w: bufio.NewWriterSize(w, 64<<10)}
+	return writePacedSnapshot(w, st, index, nil)
+}
+
+// writePacedSnapshot is writeSnapshot with a rest after every few records; nothing of what it writes depends on them.
+func writePacedSnapshot(w io.Writer, st *state, index uint64, pacer *Pacer) error {
+	sw := &snapshotWriter{w: bufio.NewWriterSize(w, 64<<10), pacer: pacer}
 	if _, err := sw.w.WriteString(snapshotMagic); err != nil {
 		return fmt.Errorf("write snapshot: %w", err)
 	}
@@ -403,7 +414,10 @@ func (sr *snapshotReader) next() (*pb.SnapshotRecord, error) {
 
 // readSnapshot builds the state of a snapshot, from nothing, and returns it with the index of the last entry in it. An
 // error leaves nothing behind (M5).
-func readSnapshot(r io.Reader) (*state, uint64, error) {
+func readSnapshot(r io.Reader) (*state, uint64, error) { return readPacedSnapshot(r, nil) }
+
+// readPacedSnapshot is readSnapshot with a rest after every few records.
+func readPacedSnapshot(r io.Reader, pacer *Pacer) (*state, uint64, error) {
 	sr := &snapshotReader{r: bufio.NewReaderSize(r, 64<<10)}
 	magic := make([]byte, len(snapshotMagic))
 	if _, err := io.ReadFull(sr.r, magic); err != nil {
@@ -427,6 +441,7 @@ func readSnapshot(r io.Reader) (*state, uint64, error) {
 		if err := b.add(rec, sr.records-1); err != nil {
 			return nil, 0, fmt.Errorf("snapshot record %d: %w", sr.records-1, err)
 		}
+		pacer.Breathe()
 	}
 	if _, err := sr.r.ReadByte(); err == nil {
 		return nil, 0, errors.New("read snapshot: goes on after the footer")

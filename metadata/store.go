@@ -174,7 +174,7 @@ func Open(cfg Config) (_ *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.fsm = &fsm{st: found.st, index: found.index, published: s.publish, persisted: s.metrics.snapshotted, failure: s.fail, committed: announcer.committed}
+	s.fsm = &fsm{st: found.st, index: found.index, published: s.publish, persisted: s.metrics.snapshotted, restored: s.restored, failure: s.fail, committed: announcer.committed, hurry: s.stop}
 	s.publishing.controller = NoBroker
 	s.publish(found.st, found.index)
 	s.noteSnapshots(snaps)
@@ -546,6 +546,11 @@ func (s *Store) publishController(id BrokerID) {
 func (s *Store) publishLocked() {
 	p := &s.publishing
 	s.image.Store(&Image{version: p.index, controller: p.controller, st: p.st})
+}
+
+// restored is told that this broker had fallen behind the controller's log and was sent a snapshot.
+func (s *Store) restored(index uint64) {
+	s.logger.Info("metadata snapshot received, for this broker was behind the log", "index", index, "offsets", s.Image().OffsetCount())
 }
 
 // noteSnapshots tells the metrics when the newest snapshot was made; its id ends with the time in milliseconds.

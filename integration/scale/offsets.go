@@ -125,7 +125,7 @@ func (b *bench) measureOffsets(ctx context.Context) (err error) {
 			return err
 		}
 		sent := "none was sent"
-		if strings.Contains(strings.ToLower(away.LogFrom(at)), "installed remote snapshot") {
+		if strings.Contains(away.LogFrom(at), "metadata snapshot received") {
 			sent = "sent by another broker"
 		}
 		b.tell("it serves again after", "%s, snapshot: %s", time.Since(started).Round(10*time.Millisecond), sent)
