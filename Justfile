@@ -76,7 +76,8 @@ hostile scenario="":
 peer-bench *args:
     go run ./integration/peer/bench {{args}}
 
-# Kafka Streams' word count and Apache Kafka's verifiable copier on three brokers, all of them killed meanwhile: just exactly-once -length 5m
+# Kafka Streams' word count and Apache Kafka's verifiable copier on three brokers, all of them killed meanwhile: just exactly-once -length 5m;
+# -old runs them with clients of the first protocol of transactions, -assigned without groups
 exactly-once *args:
     go run ./integration/exactlyonce {{args}}
 

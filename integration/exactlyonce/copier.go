@@ -95,15 +95,21 @@ func copier(ctx context.Context, o options, s *system, j *java, dir string) (ver
 	told := newToolWatch()
 	rate := max(int(float64(messages)/(o.length.Seconds()/3)), 1)
 	producer := &program{name: "producer", dir: dir, line: told.line, argv: j.command(class+"VerifiableProducer", "--bootstrap-server", seeds, "--topic", original,
-		"--max-messages", strconv.Itoa(messages), "--throughput", strconv.Itoa(rate), "--command-config", producerConfig)}
+		"--max-messages", strconv.Itoa(messages), "--throughput", strconv.Itoa(rate), j.config("producer"), producerConfig)}
 	shown := newToolWatch()
 	consumer := &program{name: "consumer", dir: dir, line: shown.line, argv: j.command(class+"VerifiableConsumer", "--bootstrap-server", seeds, "--topic", copied,
-		"--group-id", "readers", "--session-timeout", "6000", "--verbose", "--command-config", consumerConfig)}
+		"--group-id", "readers", "--session-timeout", "6000", "--verbose", j.config("consumer"), consumerConfig)}
+	// Members of a group share the partitions; or each has one for good, copies what is there, and is started again: no generation fences it
+	// then, only its transactional id (I8).
+	n, partition := o.copiers, func(int) []string { return []string{"--input-partition", "-1", "--group-mode", "--use-group-metadata"} }
+	if o.assigned {
+		n, partition = copyPartitions, func(i int) []string { return []string{"--input-partition", strconv.Itoa(i)} }
+	}
 	var copiers []*program
-	for i := range o.copiers {
-		copiers = append(copiers, &program{name: fmt.Sprintf("copier-%d", i+1), dir: dir, argv: j.command(class+"TransactionalMessageCopier", "--broker-list", seeds,
-			"--input-topic", original, "--input-partition", "-1", "--output-topic", copied, "--consumer-group", group, "--transaction-size", strconv.Itoa(transactionMessages),
-			"--transaction-timeout", "10000", "--transactional-id", fmt.Sprintf("copier-%d", i+1), "--enable-random-aborts", "--group-mode", "--use-group-metadata")})
+	for i := range n {
+		copiers = append(copiers, &program{name: fmt.Sprintf("copier-%d", i+1), dir: dir, argv: append(j.command(class+"TransactionalMessageCopier", "--broker-list", seeds,
+			"--input-topic", original, "--output-topic", copied, "--consumer-group", group, "--transaction-size", strconv.Itoa(transactionMessages),
+			"--transaction-timeout", "10000", "--transactional-id", fmt.Sprintf("copier-%d", i+1), "--enable-random-aborts"), partition(i)...)})
 	}
 	readers := keep(all, consumer)
 	defer readers.close(5 * time.Second)

@@ -9,6 +9,11 @@
 // aborts, and VerifiableConsumer in a row: what the first was told is written
 // stands in the second's topic once, in order, and the third saw just that.
 //
+// With -old both run with Java clients that have the first protocol of
+// transactions only, and each of whose first batches the brokers verify (P7).
+// With -assigned the copiers are no members of a group: what a killed one had
+// open is fenced by its transactional id alone. -vary has the seed choose.
+//
 // Both defend I8, I7, I3 and, by the offsets that are committed with the
 // records, P9, P13 and G12; at the end no transaction may hold a partition back
 // (I20, P12). The Java programs come from Maven, pinned in pom.xml, and are kept

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"time"
 
@@ -22,11 +23,24 @@ var pom []byte
 //go:embed WordCount.java
 var wordCount []byte
 
-// java has the class path of the programs.
-type java struct{ classpath string }
+// oldClients is the last release of Apache Kafka's clients that knows the first protocol of transactions only (KIP-890 came with 4.0).
+const oldClients = "3.9.1"
 
-// openJava fetches the libraries that pom.xml names and compiles our program, once for each content of the two files.
-func openJava(ctx context.Context) (*java, error) {
+// java has the class path of the programs.
+type java struct {
+	classpath string
+	// old says that they are oldClients.
+	old bool
+}
+
+var pomVersion = regexp.MustCompile(`<kafka.version>[^<]*`)
+
+// openJava fetches the libraries that pom.xml names, or those of oldClients, and compiles our program, once for each content of the two files.
+func openJava(ctx context.Context, old bool) (*java, error) {
+	pom := pom
+	if old {
+		pom = pomVersion.ReplaceAll(pom, []byte("<kafka.version>"+oldClients))
+	}
 	for _, tool := range []string{"java", "javac", "mvn"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			return nil, fmt.Errorf("%w: %s is missing", peer.ErrNoToolchain, tool)
@@ -57,7 +71,15 @@ func openJava(ctx context.Context) (*java, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compile the word count: %w", err)
 	}
-	return &java{classpath: jars + ":" + classes}, nil
+	return &java{classpath: jars + ":" + classes, old: old}, nil
+}
+
+// config is the flag by which the verifiable programs are given a file of properties.
+func (j *java) config(kind string) string {
+	if j.old {
+		return "--" + kind + ".config"
+	}
+	return "--command-config"
 }
 
 // fill returns a folder for some inputs, which make fills when it is new. Several runs may want it at once.

@@ -22,6 +22,9 @@ type options struct {
 	length                    time.Duration
 	instances, copiers        int
 	seed                      uint64
+	old                       bool // clients of the first protocol
+	assigned                  bool // copiers with a partition each, without a group
+	vary                      bool
 }
 
 // proofs are what can be run, in this order.
@@ -39,10 +42,16 @@ func main() {
 	flag.DurationVar(&o.length, "length", time.Minute, "how long brokers and programs are killed, for each proof")
 	flag.IntVar(&o.instances, "instances", 2, "`N` instances of the word count")
 	flag.IntVar(&o.copiers, "copiers", 3, "`N` copiers")
+	flag.BoolVar(&o.old, "old", false, "run the programs with Kafka's clients of release "+oldClients+", which have the first protocol of transactions only")
+	flag.BoolVar(&o.assigned, "assigned", false, "copiers that are assigned a partition each, and are no members of a group; -copiers is of no matter then")
+	flag.BoolVar(&o.vary, "vary", false, "have the seed decide about -old and -assigned")
 	flag.Uint64Var(&o.seed, "seed", 0, "of what is decided by chance; 0: by chance, too")
 	flag.Parse()
 	if o.seed == 0 {
 		o.seed = rand.Uint64N(1_000_000)
+	}
+	if o.vary {
+		o.old, o.assigned = o.seed&1 != 0, o.seed&2 != 0
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -60,7 +69,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err := errors.Join(os.RemoveAll(o.dir), os.MkdirAll(o.dir, 0o755)); err != nil {
 		return err
 	}
-	j, err := openJava(ctx)
+	j, err := openJava(ctx, o.old)
 	if err != nil {
 		return err
 	}
@@ -72,7 +81,7 @@ func run(ctx context.Context, o options) (err error) {
 			return fmt.Errorf("build millrace: %w\n%s", err, out)
 		}
 	}
-	say("%s, seed %d, %s of faults for each proof", o.system, o.seed, o.length)
+	say("%s, seed %d (old clients: %t, assigned partitions: %t), %s of faults for each proof", o.system, o.seed, o.old, o.assigned, o.length)
 	s, err := openSystem(ctx, o, o.dir)
 	if err != nil {
 		return err
