@@ -61,6 +61,17 @@ func (h *history) end(process int, n int64, how string, done Type) *history {
 	return h.add(o)
 }
 
+// late is a history whose process 1 has aborted its transaction 1 while its record 1 was on its way to offset 1 of t/0.
+func late() *history {
+	return new(history).producer(1, "transactional").begin(1, 1).sendIn(1, 1, "t/0", 0, 0).
+		add(Op{F: Send, Type: Invoke, Process: 1, Key: "t/0", Value: Value(1, 1), Txn: Value(1, 1)}).end(1, 1, AbortIt, OK)
+}
+
+// adopt says that a value may have come into transaction n of its process.
+func (h *history) adopt(process int, n int64, value int64) *history {
+	return h.add(Op{F: Adopt, Type: OK, Process: process, Key: "t/0", Txn: Value(process, n), Value: value})
+}
+
 // readBoth reads a key at the end at both levels: all of it, and the committed part.
 func (h *history) readBoth(key string, all, committed []int64) *history {
 	return h.polled(Reread, 800, key, all...).polled(RereadCommitted, 801, key, committed...)
@@ -230,6 +241,16 @@ func transactionRows() []checkRow {
 			"the offsets of a committed transaction are gone", CommitRegress,
 			copied().took(5, "t/0", 0, v(0)).offsetsIn(2, 1, "t/0", 1).end(2, 1, CommitIt, OK).offset(6, "t/0", -1).polled(Poll, 9, "t/0", 0, v(0), 1, v(1)),
 			copied().took(5, "t/0", 0, v(0)).offsetsIn(2, 1, "t/0", 1).end(2, 1, CommitIt, Info).offset(6, "t/0", -1).polled(Poll, 9, "t/0", 0, v(0), 1, v(1)),
+		},
+		{
+			"a record that came too late for its transaction is committed with the next one", AbortedRead,
+			late().begin(1, 2).sendIn(1, 2, "t/0", 2, 2).end(1, 2, CommitIt, OK).readBoth("t/0", append(all[:4:4], 2, v(2)), []int64{1, v(1), 2, v(2)}),
+			late().begin(1, 2).adopt(1, 2, v(1)).sendIn(1, 2, "t/0", 2, 2).end(1, 2, CommitIt, OK).readBoth("t/0", append(all[:4:4], 2, v(2)), []int64{1, v(1), 2, v(2)}),
+		},
+		{
+			"a record that came into the next transaction is not committed with it", TornTxn,
+			late().begin(1, 2).adopt(1, 2, v(1)).sendIn(1, 2, "t/0", 2, 2).end(1, 2, CommitIt, OK).readBoth("t/0", append(all[:4:4], 2, v(2)), []int64{2, v(2)}),
+			late().begin(1, 2).adopt(1, 2, v(1)).sendIn(1, 2, "t/0", 2, 2).end(1, 2, CommitIt, OK).readBoth("t/0", []int64{0, v(0), 2, v(2)}, []int64{2, v(2)}), // it came nowhere
 		},
 		{
 			"a send in a transaction that has ended", Malformed,

@@ -143,7 +143,7 @@ func (c *checker) take(o *Op) {
 		c.probe(o, p, &p.stables)
 	case Claim, Release, Commit, FetchOffset:
 		c.member(o)
-	case Begin, TxnOffsets, End:
+	case Begin, TxnOffsets, End, Adopt:
 		c.transaction(o)
 	case State:
 		first, known := c.states[o.Offset]

@@ -74,6 +74,10 @@ const (
 	Begin      F = "begin"
 	TxnOffsets F = "txn-offsets"
 	End        F = "end"
+	// Adopt says that Value, which its producer sent in another transaction, may have become a part of Txn: transactions of
+	// the first protocol share their producer's epoch, so that nobody can tell a request that comes too late for one of them
+	// from a request of the next (P7, P8, KIP-890). Whether it has is seen at the end.
+	Adopt F = "adopt"
 
 	// Fault begins (Invoke) and ends (OK) what the driver does to the cluster; Text says what, Node to whom.
 	Fault F = "fault"

@@ -12,6 +12,7 @@ type txn struct {
 	producer  int
 	id        string // transactional id
 	sends     []int64
+	adopted   []int64 // sends of another transaction that may have come into this one
 	offsets   map[shareKey]int64
 	asked     string // how it was told to end, "" never
 	askedAt   int64
@@ -61,6 +62,14 @@ func (c *checker) transaction(o *Op) {
 		if t := c.part(o); t != nil {
 			t.offsets[shareKey{o.Group, o.Key}] = o.Offset
 		}
+	case Adopt:
+		t, s := c.txns[o.Txn], c.sendOf(o.Value)
+		if t == nil || t.asked != "" || s == nil || s.txn == nil || s.txn == t || s.txn.producer != t.producer {
+			c.report.add(Malformed, o.Key, "process %d: %s cannot have come into transaction %s", o.Process, ValueString(o.Value), ValueString(o.Txn))
+			return
+		}
+		s.txn.sends = slices.DeleteFunc(s.txn.sends, func(v int64) bool { return v == o.Value })
+		s.txn, t.adopted = t, append(t.adopted, o.Value)
 	case End:
 		t := c.txns[o.Txn]
 		if t == nil || (o.Type == Invoke) != (t.asked == "") || t.done != "" {
@@ -155,10 +164,13 @@ func (c *checker) torn(t *txn) {
 		return
 	}
 	visible, hidden := int64(-1), int64(-1)
-	for _, v := range t.sends {
+	for i, v := range slices.Concat(t.sends, t.adopted) {
 		s := c.sendOf(v)
 		if s == nil || s.done == Fail {
 			continue
+		}
+		if i >= len(t.sends) && s.acked < 0 && s.found < 0 {
+			continue // it has come nowhere
 		}
 		at := s.acked
 		if at < 0 {

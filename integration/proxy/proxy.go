@@ -31,6 +31,9 @@ type Verdict struct {
 	// Hold the broker gets it on a connection of its own, whatever became of the client by then: what a network may do that
 	// kept a packet back. It needs a listener without authentication.
 	Late bool
+	// LateAnswer gets what the broker answers to a late request, without its size; nil when the request or its answer was
+	// lost. It must have room: nobody waits for a reader.
+	LateAnswer chan<- []byte
 }
 
 // Rule looks at every frame and says what becomes of it. It is called from the connection's goroutine, and must not wait
@@ -201,40 +204,57 @@ func (p *Proxy) judge(f Frame) Verdict {
 func (p *Proxy) late(v Verdict, upstream string, payload []byte) {
 	frame := appendFrame(nil, payload)
 	p.running.Go(func() {
-		timer := time.NewTimer(v.Delay)
-		defer timer.Stop()
+		answer := p.deliver(v, upstream, frame)
+		if v.LateAnswer == nil {
+			return
+		}
 		select {
-		case <-timer.C:
-		case <-p.closed:
-			return
+		case v.LateAnswer <- answer:
+		default:
 		}
-		if v.Hold != nil {
-			select {
-			case <-v.Hold:
-			case <-p.closed:
-				return
-			}
-		}
-		broker, err := net.DialTimeout("tcp", upstream, dialPatience)
-		if err != nil {
-			return // it is lost after all
-		}
-		answered := make(chan struct{})
-		defer close(answered)
-		p.running.Go(func() {
-			select {
-			case <-p.closed:
-			case <-answered:
-			}
-			_ = broker.Close()
-		})
-		if _, err := broker.Write(frame); err != nil {
-			return
-		}
-		// Whoever waits for the answer is gone; it says that the broker is done with the request.
-		_ = broker.SetReadDeadline(time.Now().Add(lateAnswer))
-		_, _ = readFrame(bufio.NewReader(broker), nil)
 	})
+}
+
+// deliver waits for what a verdict waits for, and then sends a frame on a connection of its own. It returns the answer, nil if
+// there is none.
+func (p *Proxy) deliver(v Verdict, upstream string, frame []byte) []byte {
+	timer := time.NewTimer(v.Delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-p.closed:
+		return nil
+	}
+	if v.Hold != nil {
+		select {
+		case <-v.Hold:
+		case <-p.closed:
+			return nil
+		}
+	}
+	broker, err := net.DialTimeout("tcp", upstream, dialPatience)
+	if err != nil {
+		return nil // it is lost after all
+	}
+	answered := make(chan struct{})
+	defer close(answered)
+	p.running.Go(func() {
+		select {
+		case <-p.closed:
+		case <-answered:
+		}
+		_ = broker.Close()
+	})
+	if _, err := broker.Write(frame); err != nil {
+		return nil
+	}
+	// Whoever waits for the answer is gone; it says that the broker is done with the request.
+	_ = broker.SetReadDeadline(time.Now().Add(lateAnswer))
+	answer, err := readFrame(bufio.NewReader(broker), nil)
+	if err != nil {
+		return nil
+	}
+	return answer
 }
 
 // link is one connection.

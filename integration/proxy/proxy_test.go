@@ -306,10 +306,10 @@ func TestBrokenStreams(t *testing.T) {
 func TestLateRequest(t *testing.T) {
 	p, e := open(t)
 	gate := make(chan struct{})
-	late := First(1, Key(Request, 26))
+	late, answer := First(1, Key(Request, 26)), make(chan []byte, 1)
 	defer p.Add(func(f Frame) Verdict {
 		if late(f) {
-			return Verdict{Late: true, Hold: gate}
+			return Verdict{Late: true, Hold: gate, LateAnswer: answer}
 		}
 		return Verdict{}
 	})()
@@ -321,6 +321,21 @@ func TestLateRequest(t *testing.T) {
 	c.silent()
 	require.NoError(t, c.c.Close())
 	require.Empty(t, e.got)
+	require.Empty(t, answer)
 	close(gate)
 	require.Equal(t, int32(1), wait(t, e.got))
+	require.Equal(t, int32(1), int32(binary.BigEndian.Uint32(wait(t, answer))))
+}
+
+// A late request whose broker is gone is lost, and whoever asked for its answer learns of it.
+func TestLateRequestLost(t *testing.T) {
+	p, e := open(t)
+	gate, answer := make(chan struct{}), make(chan []byte, 1)
+	defer p.Add(func(f Frame) Verdict { return Verdict{Late: true, Hold: gate, LateAnswer: answer} })()
+	c := dial(t, p)
+	c.ask(26, 1)
+	require.NoError(t, e.listener.Close())
+	close(gate)
+	require.Nil(t, wait(t, answer))
+	require.Empty(t, e.got)
 }
