@@ -454,7 +454,11 @@ func (s *Store) Close() error {
 		close(s.stop)
 		s.end()
 		close(s.proposer.stop)
-		err := errors.Join((*s.halt.Load())().Error(), s.elect.Close())
+		halted := (*s.halt.Load())()
+		// The transport first: a message to or from a broker that stands still may be under way for minutes, if it is a
+		// snapshot, and Raft waits for it.
+		err := s.elect.Close()
+		err = errors.Join(halted.Error(), err)
 		s.running.Wait()
 		s.metrics.close()
 		s.closed = errors.Join(err, s.db.Close())

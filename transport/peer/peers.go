@@ -125,8 +125,7 @@ func (p *Peers) ReloadTLS() error {
 	return err
 }
 
-// Close stops listening and ends all connections, those of Raft in their hello included; Raft itself closes the
-// established ones. Calls that are being served may end until ctx does.
+// Close stops listening and ends all connections, those of Raft included. Calls that are being served may end until ctx does.
 func (p *Peers) Close(ctx context.Context) error {
 	p.mu.Lock()
 	if p.mu.closed {

@@ -29,14 +29,51 @@ type streamLayer struct {
 	accepted chan net.Conn
 	closing  sync.Once
 	closed   chan struct{}
+	mu       struct {
+		sync.Mutex
+		open map[*openStream]struct{} // that Raft has; nil once closed
+	}
 }
 
 func newStreamLayer(p *Peers) *streamLayer {
-	return &streamLayer{p: p, accepted: make(chan net.Conn, raftBacklog), closed: make(chan struct{})}
+	s := &streamLayer{p: p, accepted: make(chan net.Conn, raftBacklog), closed: make(chan struct{})}
+	s.mu.open = map[*openStream]struct{}{}
+	return s
+}
+
+// openStream is a stream that Raft has.
+type openStream struct {
+	net.Conn
+	s *streamLayer
+}
+
+// Close implements net.Conn.
+func (o *openStream) Close() error {
+	o.s.mu.Lock()
+	delete(o.s.mu.open, o)
+	o.s.mu.Unlock()
+	return o.Conn.Close()
+}
+
+// give hands a stream to Raft, unless the layer is closed.
+func (s *streamLayer) give(conn net.Conn) (net.Conn, error) {
+	o := &openStream{Conn: conn, s: s}
+	s.mu.Lock()
+	over := s.mu.open == nil
+	if !over {
+		s.mu.open[o] = struct{}{}
+	}
+	s.mu.Unlock()
+	if over {
+		_ = conn.Close()
+		return nil, net.ErrClosed
+	}
+	return o, nil
 }
 
 // StreamLayer carries Raft between brokers; server addresses are the addresses of their listeners for brokers. Its
-// Close ends Accept, and refuses streams from then on.
+// Close ends Accept and all streams, those included on which something is under way: the other end may stand still, and
+// Raft waits for it without a bound. It refuses streams from then on.
 func (p *Peers) StreamLayer() raft.StreamLayer { return p.raft }
 
 // Accept implements net.Listener.
@@ -48,7 +85,7 @@ func (s *streamLayer) Accept() (net.Conn, error) {
 	}
 	select {
 	case conn := <-s.accepted:
-		return conn, nil
+		return s.give(conn)
 	case <-s.closed:
 		return nil, net.ErrClosed
 	}
@@ -58,6 +95,13 @@ func (s *streamLayer) Accept() (net.Conn, error) {
 func (s *streamLayer) Close() error {
 	s.closing.Do(func() {
 		close(s.closed)
+		s.mu.Lock()
+		open := s.mu.open
+		s.mu.open = nil
+		s.mu.Unlock()
+		for o := range open {
+			_ = o.Conn.Close()
+		}
 		for {
 			select {
 			case conn := <-s.accepted:
@@ -96,7 +140,7 @@ func (s *streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (n
 		_ = conn.Close()
 		return nil, err
 	}
-	return &raftConn{Conn: conn, p: p, id: id}, nil
+	return s.give(&raftConn{Conn: conn, p: p, id: id})
 }
 
 // greet says hello on a new stream and judges the answer.

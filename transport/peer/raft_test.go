@@ -129,3 +129,47 @@ func TestRaftStreams(t *testing.T) {
 	require.Error(t, err)
 	_ = conn.Close()
 }
+
+// Who closes waits for nobody: streams on which something is under way end with the layer, at both ends.
+func TestStreamsEndWithTheirLayer(t *testing.T) {
+	for _, closes := range []string{"who dialed", "who accepted"} {
+		t.Run(closes, func(t *testing.T) {
+			a, b := start(t, identity("c", 1)), start(t, identity("c", 2))
+			accepted := make(chan net.Conn, 1)
+			go func() {
+				conn, err := b.StreamLayer().Accept()
+				if err == nil {
+					accepted <- conn
+				}
+			}()
+			dialed, err := a.StreamLayer().Dial(raftAddress(b), testDeadline)
+			require.NoError(t, err)
+			ends := []net.Conn{dialed, <-accepted}
+			over := make(chan error, len(ends))
+			for _, end := range ends {
+				go func() {
+					_, err := end.Read(make([]byte, 1))
+					over <- err
+				}()
+			}
+			layer := a.StreamLayer()
+			if closes == "who accepted" {
+				layer = b.StreamLayer()
+			}
+			require.NoError(t, layer.Close())
+			for range ends {
+				select {
+				case err := <-over:
+					require.Error(t, err)
+				case <-time.After(testDeadline):
+					t.Fatal("a stream lives on")
+				}
+			}
+			_, err = layer.Dial(raftAddress(b), testDeadline)
+			require.Error(t, err)
+			for _, end := range ends {
+				_ = end.Close()
+			}
+		})
+	}
+}
