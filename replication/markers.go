@@ -193,6 +193,11 @@ func (mw *markerWriter) append(now Instant, m *marker) {
 		return
 	}
 	d := m.of
+	if mutated(mutantSkipMarker) && m.partition == 1 {
+		mw.core.appended(now, m, true)
+		mw.wake()
+		return
+	}
 	p.AppendMarker(MarkerRequest{
 		ProducerID: d.producerID, ProducerEpoch: d.epoch, Commit: d.commit, CoordinatorEpoch: d.coordinatorEpoch, TransactionVersion: d.version,
 		CurrentLeaderEpoch: m.leaderEpoch, Timeout: -1, Waiter: markerWaiter{mw, m}, MayAppend: func() error { return mw.wanted(d, m.topic, m.partition) },

@@ -11,4 +11,5 @@ const (
 	mutantTruncateToWater mutant = "truncate-to-high-watermark" // R1: a new follower cuts what it does not know to be committed
 	mutantUnstableReads   mutant = "read-past-last-stable"      // I3: readers of committed records get those of open transactions
 	mutantNoAborted       mutant = "no-aborted-list"            // I3: they are not told which transactions were aborted
+	mutantSkipMarker      mutant = "skip-marker"                // I8: the marker of one partition is reported, and never written
 )

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/millrace/millrace/group"
+	"github.com/millrace/millrace/group/txn"
 	"github.com/millrace/millrace/log"
 	"github.com/millrace/millrace/replication"
 )
@@ -16,4 +17,5 @@ func init() {
 	log.Mutate(name)
 	replication.Mutate(name)
 	group.Mutate(name)
+	txn.Mutate(name)
 }
