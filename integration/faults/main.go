@@ -174,6 +174,9 @@ func (o options) run(ctx context.Context, s *scenario, seed uint64) row {
 	if r.transactions = s.transactional || o.transactional && s.round != nil && !s.plain; r.transactions {
 		r.topics = append(slices.Clone(topics), totals)
 	}
+	if s.late {
+		r.topics, r.quiet = append(slices.Clone(r.topics), payments), []string{ledger}
+	}
 	r.impatient = s.impatient
 	if s.perTopic > 0 {
 		r.perTopic = s.perTopic
@@ -190,6 +193,9 @@ func (o options) run(ctx context.Context, s *scenario, seed uint64) row {
 		r.fail("%v", err)
 	}
 	w := row{scenario: s, seed: seed, faults: r.faults, report: report, failures: r.failures.list, took: time.Since(began), dir: r.dir}
+	if r.late != nil {
+		w.notes = r.late.notes()
+	}
 	for why := range r.skipped {
 		w.skipped = append(w.skipped, why)
 	}

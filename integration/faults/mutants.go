@@ -29,6 +29,8 @@ var mutants = []*scenario{
 	{name: "given-twice", what: "members join while the owner does not give up what it has", script: killGivenTwice},
 	{name: "read-past-last-stable", what: "transactions, no fault", transactional: true, script: killByTransactions},
 	{name: "no-aborted-list", what: "transactions, no fault", transactional: true, script: killByTransactions},
+	{name: "late-produce", what: "batches arrive when their transactions are aborted", transactional: true, late: true, proxy: true, script: killLateProduce},
+	{name: "skip-marker", what: "a transaction in three partitions", transactional: true, late: true, script: killSkipMarker},
 	{name: "offsets-before-end", what: "offsets of a transaction that is aborted", script: killOffsetsBeforeEnd},
 }
 

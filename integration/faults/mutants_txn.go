@@ -18,6 +18,39 @@ func killByTransactions(ctx context.Context, r *run) error {
 	return nil
 }
 
+// killLateProduce has batches of the first protocol arrive behind the end of their transactions, some while the next one is
+// open elsewhere, and then commits others behind them.
+func killLateProduce(ctx context.Context, r *run) error {
+	var cards []lateCard
+	for range 3 {
+		cards = append(cards, lateCard{key: keyProduce, next: lateNothing}, lateCard{key: keyProduce, next: lateElsewhere})
+	}
+	r.startLate(cards)
+	r.endLate(ctx)
+	return nil
+}
+
+// killSkipMarker commits a transaction that has written to every partition of a topic.
+func killSkipMarker(ctx context.Context, r *run) error {
+	p, err := r.lateProducer("whole", "pay-everywhere", true)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	ctx, cancel := context.WithTimeout(ctx, healPatience)
+	defer cancel()
+	if err := p.init(ctx, lateTransaction); err != nil {
+		return err
+	}
+	txn := p.begin()
+	for partition := range int32(r.perTopic) {
+		if err := p.send(ctx, txn, partition); err != nil {
+			return err
+		}
+	}
+	return p.end(ctx, txn, true)
+}
+
 // killOffsetsBeforeEnd sends offsets in a transaction, which it then aborts.
 func killOffsetsBeforeEnd(ctx context.Context, r *run) error {
 	if err := r.scripted().sendAcked(ctx, 5); err != nil {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,8 @@ const (
 	startPatience = 60 * time.Second
 	healPatience  = 60 * time.Second // I20 allows 30 s; the machine may be busy
 	drainPatience = 60 * time.Second
+	// mutantPatience takes the place of drainPatience where a rule is broken.
+	mutantPatience = 10 * time.Second
 )
 
 // The topics that producers write to.
@@ -70,8 +73,22 @@ type run struct {
 	converting              context.Context
 	stopConverting          context.CancelFunc
 	converted               atomic.Int64 // when a converter last got records, unix ns
+	// quiet are topics that nobody writes to. late has the requests that are held past the end of their transactions.
+	quiet       []string
+	late        *lateDeck
+	latePlaying sync.WaitGroup
+	stopLate    context.CancelFunc
 	// lastRead and lastCommitted have what is behind the last record that was read at the end at each level, by key.
 	lastRead, lastCommitted map[string]int64
+}
+
+// drainPatience is how long what was sent may take to be readable, and committed by groups. A mutant need not be waited for
+// that long: it may never get there.
+func (r *run) drainPatience() time.Duration {
+	if r.mutant != "" {
+		return mutantPatience
+	}
+	return drainPatience
 }
 
 // newProcess gives a number that was never used in this history.
@@ -103,6 +120,10 @@ func (r *run) remark(format string, args ...any) {
 // execute is the life of a run: it returns what the checker says.
 func (r *run) execute(ctx context.Context, s *scenario, length time.Duration) (report *check.Report, err error) {
 	defer func() {
+		if r.stopLate != nil {
+			r.stopLate()
+			r.latePlaying.Wait()
+		}
 		r.endSenders()
 		r.endConverters()
 		r.endGroups()
@@ -128,7 +149,11 @@ func (r *run) execute(ctx context.Context, s *scenario, length time.Duration) (r
 		r.remark("warm up")
 		r.settled(ctx, 3*time.Second)
 		r.remark("faults")
+		if s.late {
+			r.startLate(lateCards())
+		}
 		r.rounds(ctx, s, length)
+		r.endLate(ctx)
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -147,8 +172,9 @@ func (r *run) execute(ctx context.Context, s *scenario, length time.Duration) (r
 	if r.transactions {
 		r.drainGroups(ctx, convertGroup)
 		r.endConverters()
-		r.awaitStable(ctx, totals)
-		r.reread(ctx, totals)
+		rest := r.topics[len(topics):]
+		r.awaitStable(ctx, rest...)
+		r.reread(ctx, rest...)
 	}
 	r.drainGroups(ctx, r.groups...)
 	r.endGroups()
@@ -240,7 +266,7 @@ func (r *run) createTopics(ctx context.Context) error {
 	defer cl.Close()
 	req := kmsg.NewPtrCreateTopicsRequest()
 	req.TimeoutMillis = 20_000
-	for _, name := range r.topics {
+	for _, name := range slices.Concat(r.topics, r.quiet) {
 		t := kmsg.NewCreateTopicsRequestTopic()
 		t.Topic, t.NumPartitions, t.ReplicationFactor = name, int32(r.perTopic), int16(min(3, r.brokers))
 		least, segment := fmt.Sprint(min(2, r.brokers)), "1048576"

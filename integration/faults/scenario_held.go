@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/integration/proxy"
@@ -13,16 +14,19 @@ import (
 var heldRequests = []struct {
 	what string
 	key  int16
+	// from is the first version that is held. Those of the first transaction protocol cannot say which transaction they mean,
+	// and may come into the next one (lateCard.hole): what the usual clients see of that is no fault of a broker.
+	from int16
 }{
-	{"EndTxn", 26},
-	{"EndTxn", 26},
-	{"Produce", 0},
-	{"Produce", 0},
-	{"TxnOffsetCommit", 28},
-	{"OffsetCommit", 8},
-	{"AddPartitionsToTxn", 24},
-	{"InitProducerId", 22},
-	{"Fetch", 1},
+	{"EndTxn", keyEndTxn, 5},
+	{"EndTxn", keyEndTxn, 5},
+	{"Produce", keyProduce, 0},
+	{"Produce", keyProduce, 0},
+	{"TxnOffsetCommit", keyTxnOffsetCommit, 5},
+	{"OffsetCommit", keyOffsetCommit, 0},
+	{"AddPartitionsToTxn", 24, 0},
+	{"InitProducerId", 22, 0},
+	{"Fetch", 1, 0},
 }
 
 // roundHeld keeps some requests of one kind back, on their way to any broker. Now and then a coordinator dies meanwhile.
@@ -39,7 +43,9 @@ func roundHeld(ctx context.Context, r *run) error {
 	opened := make(chan struct{})
 	var remove []func()
 	return r.fault(ctx, 0, text, func() error {
-		first := proxy.First(some, proxy.Key(proxy.Request, held.key))
+		first := proxy.First(some, func(f proxy.Frame) bool {
+			return f.Direction == proxy.Request && f.Key == held.key && f.Version >= held.from && !strings.HasPrefix(f.ClientID, lateClients)
+		})
 		for _, o := range r.cluster.Nodes {
 			remove = append(remove, o.Proxy.Add(func(f proxy.Frame) proxy.Verdict {
 				if !first(f) {

@@ -25,6 +25,8 @@ type scenario struct {
 	transactional bool
 	impatient     bool // clients give answers up after a second or so
 	proxy         bool // stand a proxy between clients and brokers
+	// late has requests held past the end of their transactions, in every way there is (late.go).
+	late bool
 	// round makes one fault, and ends it.
 	round func(ctx context.Context, r *run) error
 	// script takes the place of workload and rounds.
@@ -40,7 +42,7 @@ var scenarios = []*scenario{
 	{name: "S6", what: "disks: EIO at sync, slow sync, full, frozen, 1 MiB/s", disks: true, round: roundDisk},
 	{name: "S7", what: "rot: bits, tails and files of a stopped broker, its metadata too", round: roundRot},
 	{name: "S7-raft", what: "rot in the metadata of a stopped broker, nothing else", round: roundRotRaft},
-	{name: "S10", what: "EndTxn, Produce, offset commits and others arrive when their clients have gone on", proxy: true, impatient: true, round: roundHeld},
+	{name: "S10", what: "EndTxn, Produce, offset commits and others arrive when their clients have gone on", proxy: true, impatient: true, late: true, round: roundHeld},
 	{name: "S11", what: "64 members of three groups join and leave, a broker is paused for 8 s", perTopic: 24, groups: churningGroups, plain: true, round: roundChurn},
 }
 

@@ -19,6 +19,7 @@ type row struct {
 	report   *check.Report // nil: the run broke off
 	failures []string
 	skipped  []string
+	notes    []string // what the scenario has to say beside the checker
 	took     time.Duration
 	dir      string
 }
@@ -42,6 +43,9 @@ func (w *row) print(out io.Writer) {
 		for _, f := range w.report.Faults {
 			fmt.Fprintf(out, "    %7.1f s  %-80s longest gap %6s\n", f.Begin.Seconds(), f.Fault, f.LongestGap.Round(time.Millisecond))
 		}
+	}
+	for _, n := range w.notes {
+		fmt.Fprintf(out, "  %s\n", n)
 	}
 	for _, s := range w.skipped {
 		fmt.Fprintf(out, "  left out: %s\n", s)

@@ -96,7 +96,7 @@ func levelOf(f check.F) kgo.IsolationLevel {
 // reread reads every partition of some topics from its start to the end that it has when all is healed and answered, and
 // with transactions once more, as committed records.
 func (r *run) reread(ctx context.Context, of ...string) {
-	ctx, cancel := context.WithTimeout(ctx, drainPatience)
+	ctx, cancel := context.WithTimeout(ctx, r.drainPatience())
 	defer cancel()
 	r.rereadAt(ctx, check.Reread, r.lastRead, of)
 	if r.transactions {
@@ -138,6 +138,6 @@ func (r *run) rereadAt(ctx context.Context, f check.F, last map[string]int64, of
 		})
 	}
 	if len(ends) > 0 {
-		r.fail("reading everything (%s) did not get to the ends %v in %s: got to %v", f, ends, drainPatience, last)
+		r.fail("reading everything (%s) did not get to the ends %v in %s: got to %v", f, ends, r.drainPatience(), last)
 	}
 }

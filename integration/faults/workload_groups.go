@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -115,6 +116,17 @@ type member struct {
 	held    map[string]bool // what it has, by key
 	asked   map[string]bool // of that, what it does not know the offset of yet
 	marks   map[string]map[int32]kgo.EpochOffset
+	asks    asks
+}
+
+// asks counts the OffsetCommit requests of a client.
+type asks struct{ n atomic.Int64 }
+
+// OnBrokerWrite implements [kgo.HookBrokerWrite].
+func (a *asks) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, _ error) {
+	if key == keyOffsetCommit {
+		a.n.Add(1)
+	}
 }
 
 func (r *run) member(g groupSpec, name string) *member {
@@ -135,6 +147,7 @@ func (r *run) memberLife(ctx context.Context, g groupSpec, place int, random *ra
 		kgo.MetadataMinAge(200 * time.Millisecond), kgo.FetchMaxWait(300 * time.Millisecond), kgo.RequestTimeoutOverhead(r.requestPatience()), kgo.Dialer(line.dial),
 		kgo.RetryBackoffFn(func(tries int) time.Duration { return time.Duration(min(tries, 5)) * 50 * time.Millisecond }),
 		kgo.OnPartitionsAssigned(m.assigned), kgo.OnPartitionsRevoked(m.released), kgo.OnPartitionsLost(m.released), kgo.AdjustFetchOffsetsFn(m.found),
+		kgo.WithHooks(&m.asks),
 	}
 	if name != "" {
 		opts = append(opts, kgo.InstanceID(name))
@@ -284,6 +297,7 @@ func (m *member) commit(cl *kgo.Client) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
 	defer cancel()
+	before := m.asks.n.Load()
 	cl.CommitOffsetsSync(ctx, marks, func(_ *kgo.Client, req *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
 		codes := map[string]int16{}
 		if err == nil {
@@ -306,6 +320,12 @@ func (m *member) commit(cl *kgo.Client) {
 					delete(m.marks[topic], p)
 				}
 				m.r.history.Log(o)
+				if o.Type == check.OK && m.asks.n.Load()-before > 1 {
+					// It was asked for again, and what was held of it counts when it arrives: while its member is the owner in the
+					// same generation, no broker can tell it from a new one.
+					o.Type, o.Process = check.Invoke, m.r.newProcess()
+					m.r.history.Log(o)
+				}
 			}
 		}
 	})

@@ -128,7 +128,7 @@ func (r *run) drainGroups(ctx context.Context, groups ...groupSpec) {
 	if len(groups) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, drainPatience)
+	ctx, cancel := context.WithTimeout(ctx, r.drainPatience())
 	defer cancel()
 	cl, err := r.byName()
 	if err != nil {
@@ -157,7 +157,7 @@ func (r *run) drainGroups(ctx context.Context, groups ...groupSpec) {
 				break
 			}
 			if !r.settled(ctx, 200*time.Millisecond) {
-				r.fail("group %s did not commit everything in %s: %v %v", g.name, drainPatience, behind, err)
+				r.fail("group %s did not commit everything in %s: %v %v", g.name, r.drainPatience(), behind, err)
 				break
 			}
 		}

@@ -97,10 +97,10 @@ func (r *run) idempotentLife() {
 			inFlight[at].Add(-1)
 		})
 	}
-	flush, cancel := context.WithTimeout(context.Background(), drainPatience)
+	flush, cancel := context.WithTimeout(context.Background(), r.drainPatience())
 	defer cancel()
 	if err := cl.Flush(flush); err != nil && r.sending.Err() != nil {
-		r.fail("producer %d: %d records are not answered %s after the end of the faults", process, cl.BufferedProduceRecords(), drainPatience)
+		r.fail("producer %d: %d records are not answered %s after the end of the faults", process, cl.BufferedProduceRecords(), r.drainPatience())
 	}
 	cl.Close() // fails what is left, as indefinite
 }

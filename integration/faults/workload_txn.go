@@ -87,7 +87,7 @@ func (r *run) awaitStable(ctx context.Context, of ...string) {
 	if !r.transactions {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, drainPatience)
+	ctx, cancel := context.WithTimeout(ctx, r.drainPatience())
 	defer cancel()
 	began := time.Now()
 	for {
@@ -104,7 +104,7 @@ func (r *run) awaitStable(ctx context.Context, of ...string) {
 			return
 		}
 		if !r.settled(ctx, 200*time.Millisecond) {
-			r.fail("transactions hold records back %s after the end of their producers: %v, %v %v", drainPatience, behind, err, e)
+			r.fail("transactions hold records back %s after the end of their producers: %v, %v %v", r.drainPatience(), behind, err, e)
 			return
 		}
 	}
