@@ -23,8 +23,8 @@ type ideal struct {
 	ids      int64
 	watchers atomic.Int64
 	barriers atomic.Int64
-	// gate, if not nil, holds barriers back until it is closed.
-	gate chan struct{}
+	// behind is what the quorum answers to them.
+	behind error
 }
 
 func newIdeal(t testing.TB, brokers int) *ideal {
@@ -105,16 +105,9 @@ func (s idealStore) AddToTransaction(addition metadata.TransactionAddition, done
 	done(s.do(func(r *metadata.Replica) error { return r.AddToTransaction(s.id, s.epochs[s.id], addition) }))
 }
 
-func (s idealStore) Barrier(ctx context.Context) error {
+func (s idealStore) WhenCurrent(done func(error)) {
 	s.barriers.Add(1)
-	if s.gate != nil {
-		select {
-		case <-s.gate:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
+	done(s.behind)
 }
 
 func (x *ideal) coordinator(t testing.TB, i int, tune ...func(*Config)) *Coordinator {
@@ -389,13 +382,12 @@ func TestEnlister(t *testing.T) {
 	})
 }
 
-// Requests that come while the quorum is being asked share the next question: an answer that was on its way already says
-// nothing about them.
+// P7: a batch may begin a transaction only where the newest metadata says so; it is asked for unless what is here says yes.
 func TestVerifier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newIdeal(t, 1)
 		c := x.coordinator(t, 0)
-		v := NewVerifier(idealStore{x, 0}, time.Second)
+		v := NewVerifier(idealStore{x, 0})
 		p := initialize(c, "a")
 		m := Membership{"a", p.ProducerID, p.ProducerEpoch}
 		r := EnlistRequest{m, []metadata.TopicPartitions{{TopicID: metadata.TopicID{1}, Partitions: []int32{0}}}}
@@ -405,14 +397,12 @@ func TestVerifier(t *testing.T) {
 			return done
 		}
 		require.ErrorIs(t, v.MayBegin(m, metadata.TopicID{1}, 0), metadata.ErrInvalidTransactionState)
-		x.gate = make(chan struct{})
-		first := verify()
-		synctest.Wait()
-		second, third := verify(), verify()
-		close(x.gate)
-		require.NoError(t, <-first)
-		require.NoError(t, <-second)
-		require.NoError(t, <-third)
+		require.NoError(t, <-verify())
+		require.Equal(t, int64(1), x.barriers.Load())
+		x.behind = metadata.ErrTimeout
+		err := <-verify()
+		require.ErrorIs(t, err, ErrUnverified, "the quorum does not answer")
+		require.ErrorIs(t, err, metadata.ErrTimeout)
 		require.Equal(t, int64(2), x.barriers.Load())
 
 		require.NoError(t, addTo(c, "a", p))
@@ -427,11 +417,6 @@ func TestVerifier(t *testing.T) {
 		require.ErrorIs(t, v.MayBegin(m, metadata.TopicID{1}, 0), metadata.ErrInvalidProducerEpoch)
 		m.ID = "b"
 		require.ErrorIs(t, v.MayBegin(m, metadata.TopicID{1}, 0), metadata.ErrInvalidProducerIDMapping)
-
-		x.gate = make(chan struct{})
-		require.ErrorIs(t, <-verify(), ErrUnverified, "the quorum does not answer")
-		v.Close()
-		require.ErrorIs(t, <-verify(), ErrUnverified)
 		require.NoError(t, c.Close())
 	})
 }
@@ -450,7 +435,7 @@ func TestMembershipDoesNotAllocate(t *testing.T) {
 			ID: "a", ProducerID: 1, Version: 2, Partitions: []metadata.TopicPartitions{{TopicID: metadata.TopicID{1}, Partitions: []int32{0}}},
 		})
 	}))
-	v := NewVerifier(idealStore{x, 0}, time.Second)
+	v := NewVerifier(idealStore{x, 0})
 	m, im := Membership{"a", 1, 0}, x.image.Load()
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		if !m.Has(im, metadata.TopicID{1}, 0) || v.MayBegin(m, metadata.TopicID{1}, 0) != nil {

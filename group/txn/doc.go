@@ -44,13 +44,13 @@
 // # Callers
 //
 // transport/kafka calls the methods of Coordinator, Enlister and Verifier, with callbacks, which are called with no lock
-// held; cmd/broker makes them, after the metadata store, and closes them before the store.
+// held; cmd/broker makes the Coordinator, transport/kafka the others, after the metadata store; they are closed before it.
 //
 // # Locks, in order
 //
 //	entry.mu    one id: its core; held over reading the Image, over nothing that waits
 //	shard.mu    which ids are at work; then timers.mu, whose deadline comes first
-//	Enlister.mu, Verifier.mu    who waits; taken with no other lock held
+//	Enlister.mu    who waits; taken with no other lock held
 //
 // Proposals are made and answers given with no lock held.
 //
@@ -58,5 +58,5 @@
 //
 // Two per Coordinator, in [Coordinator.Run]: one follows the metadata, one keeps the time; and one for each producer id that is
 // being fetched, which an id needs when it is new, and every 32766 epochs. An Enlister has one while somebody waits for
-// markers, a Verifier one while it asks the metadata quorum.
+// markers.
 package txn

@@ -129,7 +129,7 @@ func New(cfg Config) (*Handlers, error) {
 	if h.ids = cfg.ProducerIDs; h.ids == nil {
 		h.ids = NewProducerIDs(cfg.Store.AllocateProducerIDs)
 	}
-	h.verifier = txn.NewVerifier(cfg.Store, verifyTimeout)
+	h.verifier = txn.NewVerifier(cfg.Store)
 	h.enlister = txn.NewEnlister(cfg.Store, enlistHold, nil, cfg.Logger)
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h, nil
@@ -142,7 +142,6 @@ func (h *Handlers) Close() error {
 	h.creator.stop()
 	h.parked.drain()
 	h.groupCalls.drain()
-	h.verifier.Close()
 	h.enlister.Close()
 	h.work.Wait()
 	return nil

@@ -24,12 +24,11 @@ import (
 // the order in which they came.
 
 const (
-	// verifyTimeout bounds the wait for the newest metadata; what comes later is told 19, and the producer tries again.
-	verifyTimeout = 5 * time.Second
 	// enlistHold bounds the wait for the markers of the transaction before, which is most often a matter of milliseconds
 	// (protocol.md trap 29).
 	enlistHold = 500 * time.Millisecond
-	// enlistTimeout bounds all of the wait of a request; the connection waits as long.
+	// enlistTimeout bounds all of the wait of a request; the connection waits as long. What comes later is told 19, and the
+	// producer tries again.
 	enlistTimeout = 10 * time.Second
 )
 
