@@ -144,7 +144,7 @@ func (st *state) expiredOffsets(g *Group, now, retention int64, unread func(*Top
 	var id TopicID
 	asked, read := false, live
 	_, pending := st.pending.get(g.Name)
-	for tp, o := range of.offsets.all() {
+	for tp, o := range of.all() {
 		if tp.TopicID != id { // never zero; a topic's partitions follow each other
 			id, topic = tp.TopicID, st.topicByID(tp.TopicID)
 			asked, read = false, live

@@ -14,8 +14,7 @@ type draft struct {
 	st    state
 	edit  *edit
 	owned map[*Topic]bool // topics of this draft whose Partitions may be written to in place
-	// ownedOffsets may be written to in place.
-	ownedOffsets map[*groupOffsets]bool
+	// ownedPending may be written to in place.
 	ownedPending map[*groupPending]bool
 }
 

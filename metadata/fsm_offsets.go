@@ -7,8 +7,130 @@ import (
 
 // groupOffsets are the committed offsets of one group. They are apart from Group, and so are no part of what ChangedGroups
 // compares, because they change a thousand times more often. Immutable once published.
+//
+// There may be a million of them in a state, for as long as the broker runs: what is kept of each is 28 bytes without a
+// pointer, in arrays that the garbage collector need not look into.
 type groupOffsets struct {
-	offsets tree[TopicIDPartition, CommittedOffset]
+	owner  *edit                        // who may write to it in place
+	topics tree[TopicID, *topicOffsets] // none is empty
+	n      int                          // offsets in all topics
+}
+
+// topicOffsets are those of one topic, by partition. Immutable once published.
+type topicOffsets struct {
+	owner   *edit
+	offsets tree[int32, storedOffset]
+	extras  tree[int32, offsetExtras] // of those offsets whose extras is set, and of no other
+}
+
+// storedOffset is what every offset has.
+type storedOffset struct {
+	offset, committedAt int64
+	leaderEpoch         int32
+	extras              bool
+}
+
+// offsetExtras are what few offsets have.
+type offsetExtras struct {
+	metadata  string
+	expiresAt int64
+}
+
+func newGroupOffsets(e *edit) *groupOffsets {
+	return &groupOffsets{owner: e, topics: newTree[TopicID, *topicOffsets](compareTopicIDs)}
+}
+
+func newTopicOffsets(e *edit) *topicOffsets {
+	return &topicOffsets{owner: e, offsets: newTree[int32, storedOffset](cmp.Compare[int32]), extras: newTree[int32, offsetExtras](cmp.Compare[int32])}
+}
+
+// len is the number of offsets.
+func (of *groupOffsets) len() int { return of.n }
+
+// get returns the offset of a partition.
+func (of *groupOffsets) get(tp TopicIDPartition) (CommittedOffset, bool) {
+	t, ok := of.topics.get(tp.TopicID)
+	if !ok {
+		return CommittedOffset{}, false
+	}
+	o, ok := t.offsets.get(tp.Partition)
+	if !ok {
+		return CommittedOffset{}, false
+	}
+	return t.committed(tp.Partition, o), true
+}
+
+// all yields the offsets by ascending topic id and partition.
+func (of *groupOffsets) all() iter.Seq2[TopicIDPartition, CommittedOffset] {
+	return func(yield func(TopicIDPartition, CommittedOffset) bool) {
+		for id, t := range of.topics.all() {
+			for partition, o := range t.offsets.all() {
+				if !yield(TopicIDPartition{id, partition}, t.committed(partition, o)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (t *topicOffsets) committed(partition int32, o storedOffset) CommittedOffset {
+	c := CommittedOffset{Offset: o.offset, LeaderEpoch: o.leaderEpoch, CommittedAt: o.committedAt}
+	if o.extras {
+		x, _ := t.extras.get(partition)
+		c.Metadata, c.ExpiresAt = x.metadata, x.expiresAt
+	}
+	return c
+}
+
+// set stores an offset. Both of and what it points to on the way are e's own, or become it.
+func (of *groupOffsets) set(e *edit, tp TopicIDPartition, o CommittedOffset) {
+	t := of.own(e, tp.TopicID)
+	was, had := t.offsets.get(tp.Partition)
+	stored := storedOffset{offset: o.Offset, committedAt: o.CommittedAt, leaderEpoch: o.LeaderEpoch, extras: o.Metadata != "" || o.ExpiresAt != 0}
+	t.offsets = t.offsets.set(e, tp.Partition, stored)
+	switch {
+	case stored.extras:
+		t.extras = t.extras.set(e, tp.Partition, offsetExtras{metadata: o.Metadata, expiresAt: o.ExpiresAt})
+	case was.extras:
+		t.extras = t.extras.delete(e, tp.Partition)
+	}
+	if !had {
+		of.n++
+	}
+}
+
+// own returns the offsets of a topic, empty ones if there are none, as a copy that e may change in place.
+func (of *groupOffsets) own(e *edit, id TopicID) *topicOffsets {
+	t, ok := of.topics.get(id)
+	if ok && t.owner == e {
+		return t
+	}
+	next := newTopicOffsets(e)
+	if ok {
+		*next = *t
+		next.owner = e
+	}
+	of.topics = of.topics.set(e, id, next)
+	return next
+}
+
+// delete takes an offset out, if it is there.
+func (of *groupOffsets) delete(e *edit, tp TopicIDPartition) {
+	t, ok := of.topics.get(tp.TopicID)
+	if !ok {
+		return
+	}
+	if _, ok := t.offsets.get(tp.Partition); !ok {
+		return
+	}
+	of.n--
+	if t.offsets.len() == 1 {
+		of.topics = of.topics.delete(e, tp.TopicID)
+		return
+	}
+	t = of.own(e, tp.TopicID)
+	t.offsets = t.offsets.delete(e, tp.Partition)
+	t.extras = t.extras.delete(e, tp.Partition)
 }
 
 func compareTopicIDPartitions(a, b TopicIDPartition) int {
@@ -21,7 +143,7 @@ func (st *state) offset(group string, id TopicID, partition int32) (CommittedOff
 	if !ok {
 		return CommittedOffset{}, false
 	}
-	o, ok := of.offsets.get(TopicIDPartition{id, partition})
+	o, ok := of.get(TopicIDPartition{id, partition})
 	if !ok || st.topicByID(id) == nil {
 		return CommittedOffset{}, false
 	}
@@ -37,7 +159,7 @@ func (st *state) visibleOffsets(group string) iter.Seq2[TopicIDPartition, Commit
 		}
 		var id TopicID
 		exists := false
-		for tp, o := range of.offsets.all() {
+		for tp, o := range of.all() {
 			if tp.TopicID != id { // never zero; a topic's partitions follow each other
 				id, exists = tp.TopicID, st.topicByID(tp.TopicID) != nil
 			}
@@ -52,26 +174,23 @@ func (st *state) visibleOffsets(group string) iter.Seq2[TopicIDPartition, Commit
 // is put into it has to be kept with keepOffsets.
 func (d *draft) ownOffsets(group string) *groupOffsets {
 	of, ok := d.st.offsets.get(group)
-	if d.ownedOffsets[of] {
+	if ok && of.owner == d.edit {
 		return of
 	}
-	next := &groupOffsets{offsets: newTree[TopicIDPartition, CommittedOffset](compareTopicIDPartitions)}
+	next := newGroupOffsets(d.edit)
 	if ok {
 		*next = *of
+		next.owner = d.edit
 	}
-	if d.ownedOffsets == nil {
-		d.ownedOffsets = make(map[*groupOffsets]bool)
-	}
-	d.ownedOffsets[next] = true
 	d.st.offsets = d.st.offsets.set(d.edit, group, next)
 	return next
 }
 
 // putOffset stores an offset among those that ownOffsets returned.
 func (d *draft) putOffset(of *groupOffsets, tp TopicIDPartition, o CommittedOffset) {
-	d.st.offsetCount -= of.offsets.len()
-	of.offsets = of.offsets.set(d.edit, tp, o)
-	d.st.offsetCount += of.offsets.len()
+	d.st.offsetCount -= of.len()
+	of.set(d.edit, tp, o)
+	d.st.offsetCount += of.len()
 }
 
 // dropOffsets takes offsets of a group out. Those that are not there are passed over.
@@ -80,12 +199,12 @@ func (d *draft) dropOffsets(group string, partitions []TopicIDPartition) {
 		return
 	}
 	of := d.ownOffsets(group)
-	d.st.offsetCount -= of.offsets.len()
+	d.st.offsetCount -= of.len()
 	for _, tp := range partitions {
-		of.offsets = of.offsets.delete(d.edit, tp)
+		of.delete(d.edit, tp)
 	}
-	d.st.offsetCount += of.offsets.len()
-	if of.offsets.len() == 0 {
+	d.st.offsetCount += of.len()
+	if of.len() == 0 {
 		d.dropAllOffsets(group)
 	}
 }
@@ -96,7 +215,6 @@ func (d *draft) dropAllOffsets(group string) {
 	if !ok {
 		return
 	}
-	delete(d.ownedOffsets, of)
-	d.st.offsetCount -= of.offsets.len()
+	d.st.offsetCount -= of.len()
 	d.st.offsets = d.st.offsets.delete(d.edit, group)
 }

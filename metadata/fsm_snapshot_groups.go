@@ -82,7 +82,7 @@ func (sw *snapshotWriter) writeOffsets(group string, of *groupOffsets) error {
 		e = offsetEncoder{}
 		return err
 	}
-	for tp, o := range of.offsets.all() {
+	for tp, o := range of.all() {
 		e.add(columns, tp, o.Offset, o.LeaderEpoch, o.Metadata)
 		e.addTimes(columns, o.CommittedAt, o.ExpiresAt)
 		if e.n == offsetsPerRecord {

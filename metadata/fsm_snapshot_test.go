@@ -360,8 +360,8 @@ func requireSameState(t require.TestingT, want, got *state) {
 	for name, of := range want.offsets.all() {
 		back, ok := got.offsets.get(name)
 		require.True(t, ok)
-		require.Equal(t, entriesOf(of.offsets), entriesOf(back.offsets))
-		checkTree(t, back.offsets)
+		require.Equal(t, offsetMap(of), offsetMap(back))
+		checkOffsets(t, back)
 	}
 	require.Equal(t, entriesOf(want.transactions), entriesOf(got.transactions))
 	require.Equal(t, entriesOf(want.active), entriesOf(got.active))

@@ -173,12 +173,38 @@ func checkGroups(t require.TestingT, st *state) {
 	offsets := 0
 	for name, of := range st.offsets.all() {
 		require.NotNil(t, st.group(name), "offsets of a group that is not there")
-		require.Positive(t, of.offsets.len())
-		checkTree(t, of.offsets)
-		offsets += of.offsets.len()
+		checkOffsets(t, of)
+		offsets += of.len()
 	}
 	require.Equal(t, offsets, st.offsetCount)
 }
+
+// checkOffsets makes sure of the invariants of a group's offsets.
+func checkOffsets(t require.TestingT, of *groupOffsets) {
+	require.Positive(t, of.len())
+	checkTree(t, of.topics)
+	n := 0
+	for _, topic := range of.topics.all() {
+		require.Positive(t, topic.offsets.len())
+		checkTree(t, topic.offsets)
+		checkTree(t, topic.extras)
+		extras := 0
+		for partition, o := range topic.offsets.all() {
+			x, ok := topic.extras.get(partition)
+			require.Equal(t, o.extras, ok)
+			require.Equal(t, o.extras, x != offsetExtras{})
+			if ok {
+				extras++
+			}
+		}
+		require.Equal(t, extras, topic.extras.len())
+		n += topic.offsets.len()
+	}
+	require.Equal(t, n, of.len())
+}
+
+// offsetMap are a group's offsets.
+func offsetMap(of *groupOffsets) map[TopicIDPartition]CommittedOffset { return maps.Collect(of.all()) }
 
 // led fills in what a partition has that was never led by another broker or elected uncleanly.
 func led(p Partition) *Partition {

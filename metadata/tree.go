@@ -150,8 +150,12 @@ func (t tree[K, V]) insert(e *edit, n *treeNode[K, V], k K, v V) (node, right *t
 	}
 	middle := len(n.keys) / 2
 	if at == len(n.keys)-1 {
-		// Keys come in ascending order, as from a snapshot: the left half will get no more, so it is left nearly full.
+		// Keys come in ascending order, as from a snapshot: the left half will get no more, so it is left nearly full, and a
+		// leaf quite full.
 		middle = len(n.keys) - treeSlack
+		if n.kids == nil {
+			middle = len(n.keys) - 1
+		}
 	}
 	return n, n.splitAt(e, middle), added
 }
@@ -252,7 +256,11 @@ func (n *treeNode[K, V]) each(yield func(K, V) bool) bool {
 	return true
 }
 
+// insertAt grows s no further than to what a node holds before it is split: most of what is in memory are leaves.
 func insertAt[T any](s []T, i int, v T) []T {
+	if n := len(s); n == cap(s) {
+		s = append(make([]T, 0, max(min(2*n, treeWidth+1), n+1)), s...)
+	}
 	s = append(s, v)
 	copy(s[i+1:], s[i:])
 	s[i] = v
