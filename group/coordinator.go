@@ -3,12 +3,11 @@ package group
 import (
 	"context"
 	"errors"
-	"hash/maphash"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/millrace/millrace/group/drive"
 	"github.com/millrace/millrace/metadata"
 )
 
@@ -46,31 +45,22 @@ type Coordinator struct {
 	metrics *metrics
 	started time.Time
 
-	seed   maphash.Seed
-	shards [64]shard
-	timers timers
+	table  *drive.Table[*entry]
+	timers *drive.Deadlines[*entry, Instant]
+	life   *drive.Life
 	topics topicViews
 	// coordinatorEpoch is that of the metadata acted upon last; of the goroutine in Run.
 	coordinatorEpoch int32
-	closed           atomic.Bool
-	stop             chan struct{}
-	running          sync.WaitGroup
-	entering         sync.Mutex // closed and running change together: nobody enters once Close waits
-}
-
-// shard holds a part of the groups that this broker has something to remember of.
-type shard struct {
-	mu sync.Mutex
-	of map[string]*entry
 }
 
 // entry is one group at work.
 type entry struct {
-	name string
-	mu   struct {
+	drive.Slot // of its deadline
+	name       string
+	mu         struct {
 		sync.Mutex
 		core *Core
-		// gone: no longer in its shard; who waited for the lock has to look again.
+		// gone: no longer in the table; who waited for the lock has to look again.
 		gone bool
 		// epoch is the coordinator epoch in which the core was loaded last, -1: never, or let go since.
 		epoch int32
@@ -79,8 +69,6 @@ type entry struct {
 		// landed, if somebody waits for it, is closed once no change of the group is on its way.
 		landed chan struct{}
 	}
-	index int // in timers, -1: not there; guarded by timers.mu
-	at    Instant
 }
 
 // New returns a Coordinator. It answers once Run is called and the metadata shows this broker's registration.
@@ -100,11 +88,8 @@ func New(cfg Config) (*Coordinator, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Coordinator{cfg: cfg, logger: cfg.Logger, started: time.Now(), seed: maphash.MakeSeed(), coordinatorEpoch: -1, stop: make(chan struct{})}
-	c.timers.wake = make(chan struct{}, 1)
-	for i := range c.shards {
-		c.shards[i].of = map[string]*entry{}
-	}
+	c := &Coordinator{cfg: cfg, logger: cfg.Logger, started: time.Now(), life: drive.NewLife(), timers: drive.NewDeadlines[*entry, Instant](), coordinatorEpoch: -1}
+	c.table = drive.NewTable(newEntry)
 	c.metrics = newMetrics(c)
 	return c, nil
 }
@@ -112,50 +97,16 @@ func New(cfg Config) (*Coordinator, error) {
 // Run takes over and lets go of groups as the metadata says, and ends sessions that were silent for too long, until ctx
 // ends or Close is called. It runs one goroutine beside the caller's.
 func (c *Coordinator) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if !c.enter() {
-		return nil
-	}
-	defer c.running.Done()
-	w := c.cfg.Store.Watch()
-	defer w.Close()
-	c.running.Go(func() { c.keepTime(ctx) })
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-c.stop:
-			return nil
-		case <-w.C():
-			c.follow()
-		}
-	}
-}
-
-// enter counts Run in, unless Close came before.
-func (c *Coordinator) enter() bool {
-	c.entering.Lock()
-	defer c.entering.Unlock()
-	if c.closed.Load() {
-		return false
-	}
-	c.running.Add(1)
-	return true
+	c.life.Run(ctx, c.cfg.Store.Watch, c.follow, c.keepTime)
+	return nil
 }
 
 // Close answers everything that waits with ErrNotCoordinator and waits until Run has returned. It may be called more than
 // once.
 func (c *Coordinator) Close() error {
-	c.entering.Lock()
-	first := c.closed.CompareAndSwap(false, true)
-	c.entering.Unlock()
-	if !first {
-		return nil
+	if c.life.Close() {
+		c.each(func(e *entry) { c.with(e, nil) })
 	}
-	close(c.stop)
-	c.running.Wait()
-	c.each(func(e *entry) { c.with(e, nil) })
 	return nil
 }
 
@@ -168,7 +119,7 @@ func (c *Coordinator) time() Time {
 // mine reports whether this broker coordinates the group in an Image, and the coordinator epoch.
 func (c *Coordinator) mine(im *metadata.Image, group string) (epoch int32, ok bool) {
 	b := im.Broker(c.cfg.Broker)
-	if c.closed.Load() || b == nil || b.Incarnation != c.cfg.Incarnation || im.FeatureLevel() < metadata.GroupsFeatureLevel {
+	if c.life.Closed() || b == nil || b.Incarnation != c.cfg.Incarnation || im.FeatureLevel() < metadata.GroupsFeatureLevel {
 		return 0, false // an earlier life of this broker coordinated there, if at all (M16)
 	}
 	id, epoch := im.Coordinator(metadata.GroupCoordinator, group)
@@ -187,40 +138,23 @@ func (c *Coordinator) check(group string) (*metadata.Image, error) {
 	return im, nil
 }
 
-func (c *Coordinator) shard(group string) *shard {
-	return &c.shards[maphash.String(c.seed, group)%uint64(len(c.shards))]
+// newEntry is what the table makes of a name.
+func newEntry(name string) *entry {
+	e := &entry{name: name}
+	e.mu.core, e.mu.epoch, e.mu.due = NewCore(name), -1, Never
+	return e
 }
 
 // lookup returns the entry of a group, with create a new one if there is none.
 func (c *Coordinator) lookup(group string, create bool) *entry {
-	s := c.shard(group)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.of[group]
-	if e == nil && create {
-		e = &entry{name: group, index: -1}
-		e.mu.core, e.mu.epoch, e.mu.due = NewCore(group), -1, Never
-		s.of[group] = e
+	if create {
+		return c.table.GetOrCreate(group)
 	}
-	return e
+	return c.table.Get(group)
 }
 
 // each calls fn with every entry; entries that come meanwhile may be left out.
-func (c *Coordinator) each(fn func(*entry)) {
-	var all []*entry
-	for i := range c.shards {
-		s := &c.shards[i]
-		all = all[:0]
-		s.mu.Lock()
-		for _, e := range s.of {
-			all = append(all, e)
-		}
-		s.mu.Unlock()
-		for _, e := range all {
-			fn(e)
-		}
-	}
-}
+func (c *Coordinator) each(fn func(*entry)) { c.table.Each(fn) }
 
 // step gives an event to the core of a group, if this broker may speak for it. The error is why it may not, or that of an
 // answer that belongs to the event itself.
@@ -287,17 +221,14 @@ func (c *Coordinator) settleLocked(e *entry) {
 	}
 	if e.mu.core.Idle() {
 		e.mu.gone = true
-		s := c.shard(e.name)
-		s.mu.Lock()
-		delete(s.of, e.name)
-		s.mu.Unlock()
-		c.timers.remove(e)
+		c.table.Delete(e.name, e)
+		c.timers.Remove(e)
 		return
 	}
 	// A deadline that has moved away is found out when the old one comes: heartbeats do not touch the timers.
 	if at := e.mu.core.Deadline(); at < e.mu.due {
 		e.mu.due = at
-		c.timers.set(e, at)
+		c.timers.Set(e, at)
 	}
 }
 

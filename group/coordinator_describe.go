@@ -31,7 +31,7 @@ func (c *Coordinator) Landed(ctx context.Context, group string) {
 		case <-landed:
 		case <-ctx.Done():
 			return
-		case <-c.stop:
+		case <-c.life.Done():
 			return
 		}
 	}

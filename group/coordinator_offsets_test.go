@@ -36,7 +36,7 @@ func TestDeleteOffsetsOfReadTopics(t *testing.T) {
 	connect := classic
 	connect.ProtocolType = "connect"
 	protocols := func(b []byte) *metadata.GroupMember {
-		return &metadata.GroupMember{ID: "m", MemberEpoch: 1, Protocols: []metadata.GroupProtocol{{Name: "range", Metadata: b}}}
+		return &metadata.GroupMember{ID: "m", MemberEpoch: 1, SessionTimeout: time.Hour, Protocols: []metadata.GroupProtocol{{Name: "range", Metadata: b}}}
 	}
 	for name, tc := range map[string]struct {
 		group         metadata.GroupChange

@@ -8,8 +8,9 @@
 //
 // A [Core] is the protocol of one group, a step core without goroutine, clock, lock or I/O: classic*.go for JoinGroup and
 // SyncGroup with dynamic and static members (KIP-345, KIP-394, KIP-814), consumer*.go for KIP-848, assignor*.go for its
-// assignors. The Coordinator is the driver: it feeds the cores requests, deadlines and the outcomes of proposals. The
-// deterministic simulator in sim_test.go drives the same cores over the real FSM of package metadata.
+// assignors. The Coordinator is the driver: it feeds the cores requests, deadlines and the outcomes of proposals. What it has
+// in common with the driver of package txn is in package drive. The deterministic simulator in sim_test.go drives the same
+// cores over the real FSM of package metadata.
 //
 // # Invariants
 //
@@ -45,7 +46,7 @@
 // # Locks, in order
 //
 //	entry.mu    one group: its core; held over reading the Image, over nothing that waits
-//	shard.mu    which groups are at work; then timers.mu, whose deadline comes first
+//	those of drive.Table, drive.Deadlines    which groups are at work, whose deadline comes first
 //
 // Proposals are made and answers given with no lock held.
 //

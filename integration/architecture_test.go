@@ -28,8 +28,9 @@ var mayImport = map[string][]string{
 	"metadata/metadatapb": {},
 	"metadata":            {"metadata/membership", "metadata/metadatapb"},
 	"replication":         {"metadata", "log", "log/record", "log/vfs"},
-	"group":               {"metadata"},
-	"group/txn":           {"metadata", "group"},
+	"group/drive":         {"metadata"},
+	"group":               {"group/drive", "metadata"},
+	"group/txn":           {"group/drive", "metadata", "group"},
 	"transport":           {},
 	"transport/kafka":     {"transport", "group", "group/txn", "replication", "metadata", "log", "log/record"},
 	// A follower is a Kafka client of its leader: it reads and writes Fetch where the broker does.

@@ -3,12 +3,12 @@ package txn
 import (
 	"context"
 	"errors"
-	"hash/maphash"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace/millrace/group/drive"
 	"github.com/millrace/millrace/metadata"
 )
 
@@ -46,44 +46,33 @@ type Coordinator struct {
 	metrics *metrics
 	started time.Time
 
-	seed   maphash.Seed
-	shards [64]shard
-	timers timers
+	table  *drive.Table[*entry]
+	timers *drive.Deadlines[*entry, Instant]
+	life   *drive.Life
 	// followed is the coordinator epoch whose open transactions are all in hand: one that is seen for the first time in it
 	// has just begun.
 	followed atomic.Int32
 	// seen is the metadata acted upon last; of the goroutine in Run.
-	seen     *metadata.Image
-	closed   atomic.Bool
-	stop     chan struct{}
-	running  sync.WaitGroup
-	entering sync.Mutex // closed and running change together: nobody enters once Close waits
+	seen *metadata.Image
 	// lifetime ends with Close; it bounds the search for producer ids.
 	lifetime context.Context
 	end      context.CancelFunc
 }
 
-// shard holds a part of the transactional ids that this broker has something to remember of.
-type shard struct {
-	mu sync.Mutex
-	of map[string]*entry
-}
-
 // entry is one transactional id at work.
 type entry struct {
-	id string
-	mu struct {
+	drive.Slot // of its deadline
+	id         string
+	mu         struct {
 		sync.Mutex
 		core *Core
-		// gone: no longer in its shard; who waited for the lock has to look again.
+		// gone: no longer in the table; who waited for the lock has to look again.
 		gone bool
 		// epoch is the coordinator epoch in which the core was loaded last, -1: never, or let go since.
 		epoch int32
 		// due is the deadline that the timers know, Never if none.
 		due Instant
 	}
-	index int // in timers, -1: not there; guarded by timers.mu
-	at    Instant
 }
 
 // New returns a Coordinator. It answers once Run is called and the metadata shows this broker's registration.
@@ -103,13 +92,10 @@ func New(cfg Config) (*Coordinator, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Coordinator{cfg: cfg, logger: cfg.Logger, started: time.Now(), seed: maphash.MakeSeed(), stop: make(chan struct{})}
+	c := &Coordinator{cfg: cfg, logger: cfg.Logger, started: time.Now(), life: drive.NewLife(), timers: drive.NewDeadlines[*entry, Instant]()}
 	c.followed.Store(-1)
-	c.timers.wake = make(chan struct{}, 1)
 	c.lifetime, c.end = context.WithCancel(context.Background())
-	for i := range c.shards {
-		c.shards[i].of = map[string]*entry{}
-	}
+	c.table = drive.NewTable(newEntry)
 	c.metrics = newMetrics(c)
 	return c, nil
 }
@@ -118,51 +104,17 @@ func New(cfg Config) (*Coordinator, error) {
 // ids that nobody uses, until ctx ends or Close is called. It runs one goroutine beside the caller's, and one for each
 // producer id that is being fetched.
 func (c *Coordinator) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if !c.enter() {
-		return nil
-	}
-	defer c.running.Done()
-	w := c.cfg.Store.Watch()
-	defer w.Close()
-	c.running.Go(func() { c.keepTime(ctx) })
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-c.stop:
-			return nil
-		case <-w.C():
-			c.follow()
-		}
-	}
-}
-
-// enter counts Run in, unless Close came before.
-func (c *Coordinator) enter() bool {
-	c.entering.Lock()
-	defer c.entering.Unlock()
-	if c.closed.Load() {
-		return false
-	}
-	c.running.Add(1)
-	return true
+	c.life.Run(ctx, c.cfg.Store.Watch, c.follow, c.keepTime)
+	return nil
 }
 
 // Close answers everything that waits with ErrNotCoordinator and waits until Run has returned. It may be called more than
 // once.
 func (c *Coordinator) Close() error {
-	c.entering.Lock()
-	first := c.closed.CompareAndSwap(false, true)
-	c.entering.Unlock()
-	if !first {
-		return nil
-	}
-	close(c.stop)
 	c.end()
-	c.running.Wait()
-	c.each(func(e *entry) { c.with(e, nil) })
+	if c.life.Close() {
+		c.each(func(e *entry) { c.with(e, nil) })
+	}
 	return nil
 }
 
@@ -176,7 +128,7 @@ func (c *Coordinator) time() Time {
 // life of this broker coordinated before that, if at all (M16).
 func (c *Coordinator) registered(im *metadata.Image) bool {
 	b := im.Broker(c.cfg.Broker)
-	return b != nil && b.Incarnation == c.cfg.Incarnation && im.FeatureLevel() >= metadata.TransactionsFeatureLevel && !c.closed.Load()
+	return b != nil && b.Incarnation == c.cfg.Incarnation && im.FeatureLevel() >= metadata.TransactionsFeatureLevel && !c.life.Closed()
 }
 
 // mine reports whether this broker coordinates an id in an Image, and the coordinator epoch.
@@ -206,40 +158,23 @@ func (c *Coordinator) check(id string) (*metadata.Image, error) {
 	return im, nil
 }
 
-func (c *Coordinator) shard(id string) *shard {
-	return &c.shards[maphash.String(c.seed, id)%uint64(len(c.shards))]
+// newEntry is what the table makes of a name.
+func newEntry(id string) *entry {
+	e := &entry{id: id}
+	e.mu.core, e.mu.epoch, e.mu.due = NewCore(id), -1, Never
+	return e
 }
 
 // lookup returns the entry of an id, with create a new one if there is none.
 func (c *Coordinator) lookup(id string, create bool) *entry {
-	s := c.shard(id)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.of[id]
-	if e == nil && create {
-		e = &entry{id: id, index: -1}
-		e.mu.core, e.mu.epoch, e.mu.due = NewCore(id), -1, Never
-		s.of[id] = e
+	if create {
+		return c.table.GetOrCreate(id)
 	}
-	return e
+	return c.table.Get(id)
 }
 
 // each calls fn with every entry; entries that come meanwhile may be left out.
-func (c *Coordinator) each(fn func(*entry)) {
-	var all []*entry
-	for i := range c.shards {
-		s := &c.shards[i]
-		all = all[:0]
-		s.mu.Lock()
-		for _, e := range s.of {
-			all = append(all, e)
-		}
-		s.mu.Unlock()
-		for _, e := range all {
-			fn(e)
-		}
-	}
-}
+func (c *Coordinator) each(fn func(*entry)) { c.table.Each(fn) }
 
 // step gives an event to the core of an id.
 func (c *Coordinator) step(id string, ev Event) {
@@ -290,16 +225,13 @@ func (c *Coordinator) presentLocked(e *entry, now Time) (acts []Action) {
 func (c *Coordinator) settleLocked(e *entry) {
 	if e.mu.core.Idle() {
 		e.mu.gone = true
-		s := c.shard(e.id)
-		s.mu.Lock()
-		delete(s.of, e.id)
-		s.mu.Unlock()
-		c.timers.remove(e)
+		c.table.Delete(e.id, e)
+		c.timers.Remove(e)
 		return
 	}
 	if at := e.mu.core.Deadline(); at < e.mu.due {
 		e.mu.due = at
-		c.timers.set(e, at)
+		c.timers.Set(e, at)
 	}
 }
 

@@ -9,8 +9,9 @@
 // of an open transaction is over.
 //
 // A [Core] is the protocol of one id, a step core without goroutine, clock, lock or I/O: core_init.go for InitProducerId
-// (KIP-98, KIP-360, KIP-588), core_end.go for additions and EndTxn of both protocols (KIP-890). The Coordinator is the driver.
-// The deterministic simulator in sim_test.go drives the same cores over the real FSM of package metadata.
+// (KIP-98, KIP-360, KIP-588), core_end.go for additions and EndTxn of both protocols (KIP-890). The Coordinator is the driver;
+// what it has in common with that of package group is in package drive. The deterministic simulator in sim_test.go drives the
+// same cores over the real FSM of package metadata.
 //
 // Beside it stand an [Enlister] and a [Verifier], which the leaders of partitions ask, at whichever broker they are, before a
 // transactional batch is appended.
@@ -49,7 +50,7 @@
 // # Locks, in order
 //
 //	entry.mu    one id: its core; held over reading the Image, over nothing that waits
-//	shard.mu    which ids are at work; then timers.mu, whose deadline comes first
+//	those of drive.Table, drive.Deadlines    which ids are at work, whose deadline comes first
 //	Enlister.mu    who waits; taken with no other lock held
 //
 // Proposals are made and answers given with no lock held.
