@@ -1,0 +1,5 @@
+//go:build !linux
+
+package raftlog
+
+func (f diskFile) sync() error { return f.Sync() }
