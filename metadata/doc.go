@@ -11,7 +11,7 @@
 //	        │ command                                                                                    command_*.go
 //	    proposer            gathers commands into entries, up to 1000 or 256 KiB, two in flight          proposer.go
 //	        │ entry
-//	      Raft              hashicorp/raft over raft.db, guarded                                         raft_*.go
+//	      Raft              hashicorp/raft over raft-log and raft.db, guarded                            raft_*.go, raftlog/
 //	        │ committed entry
 //	       fsm              applies each command as compare-and-set to a draft of the next state         fsm*.go
 //	        │ state, published once per batch
@@ -19,7 +19,7 @@
 //
 // Above it, replication watches the Image and opens, closes and leads partitions; transport/kafka answers Metadata
 // requests from it and calls the controller operations; cmd/broker opens the Store, registers the broker and names the
-// failure that must end the process. It imports nothing of ours but the generated messages in metadatapb.
+// failure that must end the process. It imports nothing of ours but the generated messages in metadatapb and raftlog.
 //
 // Groups take another way in: their coordinators decide, and the controller only proposes (groups.go, outbox.go):
 //
@@ -57,7 +57,7 @@
 //   - A command is a compare-and-set, or recognizes its own repetition (M11), carries the term it was decided in and has
 //     no effect in another (M9), and is refused without effect or applied in full.
 //   - An entry that this binary does not understand, down to a field, stops the broker (M2). So does the first error of
-//     the Raft log's file (M7). Both reach Config.OnFailure once; nothing is applied, published, snapshotted or
+//     the Raft log's files (M7). Both reach Config.OnFailure once; nothing is applied, published, snapshotted or
 //     acknowledged afterwards.
 //   - A topic id, broker epoch or producer id is never given out twice (I15, P5): the counters only grow, and a deleted
 //     topic leaves a tombstone of its id (L12).
@@ -71,8 +71,8 @@
 //     is remembered for the retention time of offsets.
 //   - The log reaches back to the older of the two snapshots that are kept. A start that would lose entries is refused,
 //     never taken for an empty directory (M6).
-//   - What Raft reads back has a checksum: entries and terms (raft_sums.go), what it notes beside a snapshot, and the pages of
-//     raft.db are walked before bbolt maps them (raft_pages.go). All of it is read once, before Raft starts (I14, I19).
+//   - What Raft reads back has a checksum: entries (package raftlog), terms and what it notes beside a snapshot (raft_sums.go);
+//     the pages of raft.db are walked before bbolt maps them (raft_pages.go). All of it is read once, before Raft starts (I14, I19).
 //
 // # Several brokers
 //
@@ -159,8 +159,10 @@
 //
 // In Config.Dir:
 //
-//	raft.db                  bbolt: Raft's log, term and vote
+//	raft-log/                Raft's entries, in segments (package raftlog)
+//	raft.db                  bbolt: Raft's term and vote, and which segments there are. Until the first start of this version it
+//	                         held the entries too; a mark in their place has earlier versions refuse it (raft_entries.go)
 //	snapshots/               the two newest snapshots, in folders <term>-<index>-<ms>; format in fsm_snapshot.go
 //	snapshots-damaged/       snapshots that could not be read, kept for people to look at
-//	ballast                  disk space set aside for raft.db, given up when the disk is full (L13)
+//	ballast                  disk space set aside for these, given up when the disk is full (L13)
 package metadata

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -94,7 +93,7 @@ func (s *Store) room() error {
 	return &Error{
 		Kind: ErrBusy,
 		What: "nothing can be created: the disk of the metadata log is full",
-		Why:  fmt.Sprintf("there was no room for %s, and its ballast of %d bytes is not back", filepath.Join(s.cfg.Dir, databaseFile), s.cfg.BallastBytes),
+		Why:  fmt.Sprintf("there was no room for %s, and its ballast of %d bytes is not back", s.cfg.Dir, s.cfg.BallastBytes),
 		Fix:  "free space on that disk; creation works again within seconds, without a restart",
 	}
 }

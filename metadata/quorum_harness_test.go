@@ -14,9 +14,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/bbolt"
 )
 
 // quorumWorld is brokers that found or join a cluster over an in-memory network, inside a synctest bubble: servers enter
@@ -326,11 +324,7 @@ func (w *quorumWorld) voting(ids ...BrokerID) {
 // configurations reads every Raft configuration that was ever in the log of a broker, which is closed.
 func configurations(t *testing.T, n *quorumNode) (out []raft.Configuration) {
 	t.Helper()
-	db, err := raftboltdb.New(raftboltdb.Options{
-		Path: filepath.Join(n.cfg.Dir, databaseFile), BoltOptions: &bbolt.Options{ReadOnly: true, Timeout: lockWait},
-	})
-	require.NoError(t, err)
-	defer db.Close()
+	db := closedLog(t, n.cfg)
 	last, err := db.LastIndex()
 	require.NoError(t, err)
 	for i := uint64(1); i <= last; i++ {

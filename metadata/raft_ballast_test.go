@@ -122,7 +122,7 @@ func TestFullFileSystem(t *testing.T) {
 	}
 	defer func() { require.NoError(t, unmount(dir)) }()
 	cfg := testConfig(t, dir)
-	cfg.BallastBytes = 512 << 10
+	cfg.BallastBytes, cfg.segmentBytes = 512<<10, 256<<10
 	s, err := Open(cfg)
 	require.NoError(t, err)
 	defer s.Close()

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/millrace/millrace/metadata/metadatapb"
@@ -151,9 +152,19 @@ func TestGapBehindOlderSnapshot(t *testing.T) {
 	cfg, _ := withSnapshots(t, 3, 6)
 	db, err := cfg.openDatabase()
 	require.NoError(t, err)
-	first, err := db.FirstIndex()
+	logs, err := cfg.openEntries(db)
 	require.NoError(t, err)
-	require.NoError(t, db.DeleteRange(first+1, first+1))
+	first, err := logs.FirstIndex()
+	require.NoError(t, err)
+	last, err := logs.LastIndex()
+	require.NoError(t, err)
+	var all []*raft.Log
+	for i := first; i <= last; i++ {
+		all = append(all, readEntry(t, logs, i))
+	}
+	require.NoError(t, logs.DeleteRange(first, last))
+	require.NoError(t, logs.StoreLogs(append(all[:1:1], all[2:]...)))
+	require.NoError(t, logs.Close())
 	require.NoError(t, db.Close())
 	flipBit(t, filepath.Join(snapshotsIn(t, cfg)[1], "state.bin"))
 	_, err = Open(cfg)

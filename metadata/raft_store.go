@@ -9,7 +9,7 @@ import (
 )
 
 // logStore is Raft's log on disk, guarded: the first error of any kind is reported, and after it nothing is written any
-// more. Raft itself would log the error, step down and go on with the same file, and the next sync of it may succeed
+// more. Raft itself would log the error, step down and go on with the same files, and the next sync of one may succeed
 // although the pages of the failed one are gone (M7).
 //
 // It also holds on to what M6 needs: entries are removed from the front only up to the older of the two snapshots that
@@ -27,7 +27,7 @@ type stableStore struct {
 	guard *guard
 }
 
-// guard is shared by both, for they share a file.
+// guard is shared by both: what one can't write the other may not add to.
 type guard struct {
 	failure func(error) // called once
 	ballast *ballast

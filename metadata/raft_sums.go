@@ -14,8 +14,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// What Raft writes, and bbolt stores without a checksum, gets one here: a flipped bit in an entry would give this broker
-// another state than the others have (I14), or hand it on to them; one in the term would let it vote twice (I19).
+// What Raft writes, and its stores keep without a checksum, gets one here: a flipped bit in the term would let this broker vote
+// twice (I19), one in a snapshot's note give it another quorum. Entries have theirs in package raftlog.
 
 // errRot is matched by what has a checksum that does not fit.
 var errRot = errors.New("checksum does not fit")
@@ -23,40 +23,13 @@ var errRot = errors.New("checksum does not fit")
 // sumBytes is the length of a CRC-32C.
 const sumBytes = 4
 
-// summedLogs keeps the checksum of an entry in its Extensions, which nobody else uses. An entry without one, written by an
-// earlier version, is believed.
-type summedLogs struct{ raft.LogStore }
-
+// entrySum is the checksum that earlier versions kept in an entry's Extensions, which nobody else used.
 func entrySum(e *raft.Log) []byte {
 	var head [17]byte
 	binary.BigEndian.PutUint64(head[0:], e.Index)
 	binary.BigEndian.PutUint64(head[8:], e.Term)
 	head[16] = byte(e.Type)
 	return binary.BigEndian.AppendUint32(nil, crc32.Update(crc32.Checksum(head[:], castagnoli), castagnoli, e.Data))
-}
-
-func (s summedLogs) StoreLog(entry *raft.Log) error { return s.StoreLogs([]*raft.Log{entry}) }
-
-func (s summedLogs) StoreLogs(entries []*raft.Log) error {
-	summed := make([]*raft.Log, len(entries))
-	for i, e := range entries {
-		c := *e
-		c.Extensions = entrySum(e)
-		summed[i] = &c
-	}
-	return s.LogStore.StoreLogs(summed)
-}
-
-func (s summedLogs) GetLog(index uint64, entry *raft.Log) error {
-	if err := s.LogStore.GetLog(index, entry); err != nil {
-		return err
-	}
-	sum := entry.Extensions
-	entry.Extensions = nil
-	if entry.Index != index || len(sum) > 0 && !bytes.Equal(sum, entrySum(entry)) {
-		return fmt.Errorf("entry %d: %w", index, errRot)
-	}
-	return nil
 }
 
 // summedStable keeps the checksum of a number behind it; eight bytes alone are of an earlier version. Other values need

@@ -5,21 +5,31 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/bbolt"
+
+	"github.com/millrace/millrace/metadata/raftlog"
 )
+
+// closedLog opens the Raft log of a store that is closed, until the test ends, and changes nothing.
+func closedLog(t testing.TB, cfg Config) *raftlog.Log {
+	t.Helper()
+	db, err := bbolt.Open(filepath.Join(cfg.Dir, databaseFile), 0o600, &bbolt.Options{ReadOnly: true, Timeout: lockWait})
+	require.NoError(t, err)
+	o := cfg.entriesOptions()
+	o.Record, o.ReadOnly = logRecord{&database{DB: db}}, true
+	l, err := raftlog.Open(o)
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	return l
+}
 
 // verifyReplay replays what is left of a closed store's Raft log on two fresh FSMs (M1, I14): their hashes are equal at
 // each index, and at the end equal to the store's own. A log whose beginning has been compacted is not replayed.
 func verifyReplay(t testing.TB, s *Store) {
 	t.Helper()
-	db, err := raftboltdb.New(raftboltdb.Options{
-		Path:        filepath.Join(s.cfg.Dir, databaseFile),
-		BoltOptions: &bbolt.Options{ReadOnly: true, Timeout: lockWait},
-	})
-	require.NoError(t, err)
-	defer db.Close()
+	db := closedLog(t, s.cfg)
 	first, err := db.FirstIndex()
 	require.NoError(t, err)
 	last, err := db.LastIndex()
@@ -42,7 +52,7 @@ func verifyReplay(t testing.TB, s *Store) {
 	checkState(t, a.st)
 }
 
-func readEntry(t testing.TB, db *raftboltdb.BoltStore, index uint64) *raft.Log {
+func readEntry(t testing.TB, db raft.LogStore, index uint64) *raft.Log {
 	t.Helper()
 	var l raft.Log
 	require.NoError(t, db.GetLog(index, &l))

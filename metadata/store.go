@@ -10,24 +10,15 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	"go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
-)
 
-const (
-	databaseFile = "raft.db"
-	// lockWait bounds how long Open waits for another process to let go of the directory.
-	lockWait = time.Second
+	"github.com/millrace/millrace/metadata/raftlog"
 )
 
 // Store is this broker's copy of the cluster's metadata and its way to change it. All methods may be called from any
@@ -36,9 +27,10 @@ type Store struct {
 	cfg    Config
 	logger *slog.Logger
 
-	db   *raftboltdb.BoltStore
-	fsm  *fsm
-	raft *raft.Raft
+	db      *database
+	entries *raftlog.Log
+	fsm     *fsm
+	raft    *raft.Raft
 	// halt stops Raft without waiting for it; the first call returns the future that waits. It is set once Raft runs, and
 	// is apart from raft because a failure may come before Open has that.
 	halt      atomic.Pointer[func() raft.Future]
@@ -165,8 +157,12 @@ func Open(cfg Config) (_ *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := verifyRaft(summedLogs{s.db}, summedStable{s.db}, snaps, cfg.Founded); err != nil {
-		return nil, cfg.damaged(fmt.Sprintf("the metadata log %s is damaged", filepath.Join(cfg.Dir, databaseFile)), err.Error())
+	if s.entries, err = cfg.openEntries(s.db); err != nil {
+		return nil, err
+	}
+	opened = append(opened, s.entries)
+	if err := verifyRaft(s.entries, summedStable{s.db}, snaps, cfg.Founded); err != nil {
+		return nil, cfg.damaged(fmt.Sprintf("the metadata log in %s is damaged", cfg.Dir), err.Error())
 	}
 	logs, stable := s.guardedStores(snaps)
 	s.logs = logs
@@ -237,58 +233,6 @@ type closeFunc func() error
 
 func (f closeFunc) Close() error { return f() }
 
-// openDatabase opens raft.db. Its pages are looked at first: a damaged file can make bbolt panic or worse.
-func (c *Config) openDatabase() (db *raftboltdb.BoltStore, err error) {
-	dir := c.Dir
-	path := filepath.Join(dir, databaseFile)
-	damaged := func(err error) error {
-		return c.damaged(fmt.Sprintf("the metadata log %s is damaged", path), err.Error())
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("create metadata directory %s: %w", dir, err)
-	}
-	defer func() {
-		if p := recover(); p != nil {
-			err = damaged(fmt.Errorf("%v", p))
-		}
-	}()
-	if info, err := os.Stat(path); c.Founded && (errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0) {
-		return nil, damaged(errors.New("it is gone or empty, and the broker has been part of a cluster")) // bbolt would make it anew
-	}
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	if verr := verifyDatabase(path); verr != nil {
-		// Another process that writes to it may be why.
-		if readable, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait, ReadOnly: true}); err == nil {
-			return nil, errors.Join(damaged(verr), readable.Close())
-		} else if !errors.Is(err, bolterrors.ErrTimeout) {
-			return nil, damaged(verr)
-		}
-	}
-	db, err = raftboltdb.New(raftboltdb.Options{
-		Path:        path,
-		BoltOptions: &bbolt.Options{Timeout: lockWait, FreelistType: bbolt.FreelistMapType},
-	})
-	switch {
-	case err == nil:
-	case errors.Is(err, bolterrors.ErrTimeout):
-		return nil, fmt.Errorf("open %s: %w", path, &Error{
-			Kind: ErrInvalidRequest,
-			What: "another process is using this metadata directory",
-			Why:  "its lock was not released within " + lockWait.String(),
-			Fix:  "stop the other broker, or give this one another data directory",
-		})
-	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
-		return nil, damaged(err)
-	default:
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	// The file is synced by its own writes; its name, and that of its folder, are not (L3).
-	if err := errors.Join(syncDir(dir), syncDir(filepath.Dir(dir))); err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
-	return db, nil
-}
-
 // openSnapshots opens the folder of the snapshots.
 func openSnapshots(dir string, logger *slog.Logger) (raft.SnapshotStore, error) {
 	snaps, err := raft.NewFileSnapshotStoreWithLogger(dir, retainedSnapshots, newRaftLogger(logger))
@@ -301,7 +245,7 @@ func openSnapshots(dir string, logger *slog.Logger) (raft.SnapshotStore, error) 
 // guardedStores stacks what Raft writes to: cache, guard, file.
 func (s *Store) guardedStores(snaps raft.SnapshotStore) (raft.LogStore, raft.StableStore) {
 	g := &guard{failure: s.fail, ballast: s.ballast, noSpace: s.noSpace}
-	var file raft.LogStore = summedLogs{s.db}
+	var file raft.LogStore = s.entries
 	if s.cfg.wrapLogs != nil {
 		file = s.cfg.wrapLogs(file)
 	}
@@ -461,7 +405,7 @@ func (s *Store) Close() error {
 		err = errors.Join(halted.Error(), err)
 		s.running.Wait()
 		s.metrics.close()
-		s.closed = errors.Join(err, s.db.Close())
+		s.closed = errors.Join(err, s.entries.Close(), s.db.Close())
 	})
 	return s.closed
 }

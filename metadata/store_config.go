@@ -18,7 +18,7 @@ import (
 
 // Config says how to open a Store. Start from Default and set at least Dir, NodeID, DirectoryID and OnFailure.
 type Config struct {
-	// Dir holds everything this package writes: raft.db and the folder snapshots. It is created if missing.
+	// Dir holds everything this package writes: raft.db, raft-log and the folders of snapshots. It is created if missing.
 	Dir string
 	// NodeID is this broker's id, and with DirectoryID its Raft server id: a node that comes back with an empty directory
 	// is another Raft server (M14).
@@ -107,6 +107,10 @@ type Config struct {
 
 	// wrapLogs lets tests put a failing log under the guard.
 	wrapLogs func(raft.LogStore) raft.LogStore
+	// segmentBytes lets tests have small segments; 0 = raftlog.DefaultSegmentBytes. moveStep is called before each step of moving an
+	// earlier version's entries.
+	segmentBytes int
+	moveStep     func(step string) error
 	// commitTimeout lets tests do without Raft's own news of a commit; 0 = 50 ms.
 	commitTimeout time.Duration
 	// joinSettles lets tests have the balancer act at once; 0 = after five seconds.

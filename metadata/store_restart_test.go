@@ -183,12 +183,9 @@ func TestSoakWithSnapshots(t *testing.T) {
 	metas := snapshotsIn(t, cfg)
 	require.Len(t, metas, retainedSnapshots, "it did make snapshots")
 	require.NoError(t, s.Close())
-	db, err := cfg.openDatabase()
-	require.NoError(t, err)
-	first, err := db.FirstIndex()
+	first, err := closedLog(t, cfg).FirstIndex()
 	require.NoError(t, err)
 	require.Greater(t, first, uint64(100), "and compact the log behind them")
-	require.NoError(t, db.Close())
 }
 
 // M20: a creation too large for one entry is a chain of entries, none above the bound, and is seen as a whole.
@@ -221,13 +218,11 @@ func TestHugeTopic(t *testing.T) {
 	require.Equal(t, []int{0, 50_000}, slices.Sorted(maps.Keys(seen)))
 	entries := 0
 	require.NoError(t, s.Close())
-	db, err := cfg.openDatabase()
-	require.NoError(t, err)
-	defer db.Close()
-	last, err := db.LastIndex()
+	logs := closedLog(t, cfg)
+	last, err := logs.LastIndex()
 	require.NoError(t, err)
 	for i := uint64(1); i <= last; i++ {
-		l := readEntry(t, db, i)
+		l := readEntry(t, logs, i)
 		require.LessOrEqual(t, len(l.Data), maxEntryBytes)
 		if len(l.Data) > maxCommandBytes/2 {
 			entries++

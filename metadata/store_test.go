@@ -24,6 +24,7 @@ func testConfig(t testing.TB, dir string) Config {
 	cfg.DirectoryID = DirectoryID{1}
 	cfg.Bootstrap = true
 	cfg.BallastBytes = 64 << 10
+	cfg.segmentBytes = 64 << 10
 	cfg.Rand = rand.New(rand.NewPCG(1, 2))
 	cfg.OnFailure = func(err error) { t.Errorf("store failed: %v", err) }
 	return cfg

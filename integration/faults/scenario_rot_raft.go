@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io/fs"
@@ -23,10 +24,14 @@ var raftRots = []struct {
 	what string
 	do   func(r *run, n *cluster.Node) (string, error)
 }{
-	{"a bit flipped in the metadata log", func(r *run, n *cluster.Node) (string, error) { return n.FlipBit(r.random, raftDatabase) }},
-	{"a bit flipped in a root of the metadata log", func(r *run, n *cluster.Node) (string, error) { return flipRoot(r, n) }},
-	{"the metadata log truncated", func(r *run, n *cluster.Node) (string, error) { return n.Truncate(r.random, raftDatabase) }},
-	{"the metadata log deleted", func(r *run, n *cluster.Node) (string, error) { return n.Delete(r.random, raftDatabase) }},
+	{"a bit flipped in the metadata log", func(r *run, n *cluster.Node) (string, error) { return n.FlipBit(r.random, raftEntries) }},
+	{"a bit flipped in what the metadata log has last", func(r *run, n *cluster.Node) (string, error) { return flipLastEntry(r, n) }},
+	{"the metadata log truncated", func(r *run, n *cluster.Node) (string, error) { return n.Truncate(r.random, raftEntries) }},
+	{"a file of the metadata log deleted", func(r *run, n *cluster.Node) (string, error) { return n.Delete(r.random, raftEntries) }},
+	{"a bit flipped in raft.db", func(r *run, n *cluster.Node) (string, error) { return n.FlipBit(r.random, raftDatabase) }},
+	{"a bit flipped in a root of raft.db", func(r *run, n *cluster.Node) (string, error) { return flipRoot(r, n) }},
+	{"raft.db truncated", func(r *run, n *cluster.Node) (string, error) { return n.Truncate(r.random, raftDatabase) }},
+	{"raft.db deleted", func(r *run, n *cluster.Node) (string, error) { return n.Delete(r.random, raftDatabase) }},
 	{"a bit flipped in a metadata snapshot", func(r *run, n *cluster.Node) (string, error) { return n.FlipBit(r.random, raftSnapshot) }},
 	{"a metadata snapshot truncated", func(r *run, n *cluster.Node) (string, error) { return n.Truncate(r.random, raftSnapshot) }},
 	{"the newest metadata snapshot missing", removeSnapshot},
@@ -36,6 +41,8 @@ var raftRots = []struct {
 }
 
 func raftDatabase(name string) bool { return name == raftFolder+"/raft.db" }
+
+func raftEntries(name string) bool { return strings.HasPrefix(name, raftFolder+"/raft-log/") }
 
 func raftSnapshot(name string) bool {
 	return strings.HasPrefix(name, raftFolder+"/snapshots/") && (strings.HasSuffix(name, "state.bin") || strings.HasSuffix(name, "meta.json"))
@@ -56,6 +63,28 @@ func flipRoot(r *run, n *cluster.Node) (string, error) {
 	b[0] ^= 1 << r.random.IntN(8)
 	_, err = f.WriteAt(b, at)
 	return fmt.Sprintf("byte %d of raft.db", at), err
+}
+
+// flipLastEntry hits what a crash could be blamed for: the last 512 bytes of the metadata log that were written.
+func flipLastEntry(r *run, n *cluster.Node) (string, error) {
+	names, err := filepath.Glob(filepath.Join(n.Data, raftFolder, "raft-log", "*"))
+	if err != nil {
+		return "", err
+	}
+	for _, name := range slices.Backward(names) { // sorted
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return "", err
+		}
+		at := len(bytes.TrimRight(b, "\x00")) - 1
+		if at < 4096 { // nothing but a header
+			continue
+		}
+		at = at - at%512 + r.random.IntN(at%512+1)
+		b[at] ^= 1 << r.random.IntN(8)
+		return fmt.Sprintf("byte %d of %s", at, filepath.Base(name)), os.WriteFile(name, b, 0o600)
+	}
+	return "", fmt.Errorf("damage the metadata of node %d: its log is empty", n.Index)
 }
 
 func removeSnapshot(_ *run, n *cluster.Node) (string, error) {
