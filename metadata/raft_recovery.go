@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/hashicorp/raft"
 )
@@ -74,7 +75,11 @@ func recoverState(cfg *Config, snaps raft.SnapshotStore, logs raft.LogStore) (*r
 		why = errors.Join(why, fmt.Errorf("snapshot %s: %w", meta.ID, err))
 		damaged = append(damaged, meta.ID)
 	}
-	if err := checkContinues(logs, from, first, last, folders > 0, len(damaged) > 0 || folders > len(metas)); err != nil {
+	reach, err := unreadReach(dir, metas, damaged)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkContinues(logs, from, first, last, reach, folders > 0, len(damaged) > 0 || folders > len(metas)); err != nil {
 		return nil, cfg.damaged(fmt.Sprintf("metadata in %s is damaged: %v", dir, err), whyDamaged(why, folders, len(metas)))
 	}
 	for _, id := range damaged {
@@ -173,9 +178,11 @@ func whyDamaged(why error, folders, readable int) string {
 
 // checkContinues makes sure that the log, first to last, continues what ends at from. When that is an older snapshot,
 // every entry is looked at: some between the two snapshots can be missing in the middle of the log, if the newer one was
-// received from a leader.
-func checkContinues(logs raft.LogStore, from, first, last uint64, hadSnapshots, fellBack bool) error {
+// received from a leader. Then the log may also end before it: reach is the index up to which one that can't be read went.
+func checkContinues(logs raft.LogStore, from, first, last, reach uint64, hadSnapshots, fellBack bool) error {
 	switch {
+	case reach > max(last, from):
+		return fmt.Errorf("a snapshot that can't be read reached entry %d, the log ends at %d, the newest whole snapshot at %d", reach, last, from)
 	case last == 0 && from == 0 && hadSnapshots:
 		return errors.New("no snapshot can be read and the log is empty")
 	case last <= from:
@@ -221,6 +228,26 @@ func snapshotFolders(dir string) (int, error) {
 		}
 	}
 	return n, nil
+}
+
+// unreadReach returns the highest Raft index that a snapshot reached which is damaged or can't be listed. Its folder's name has
+// that: <term>-<index>-<ms>.
+func unreadReach(dir string, metas []*raft.SnapshotMeta, damaged []string) (reach uint64, err error) {
+	entries, err := os.ReadDir(filepath.Join(dir, snapshotsDir))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("list metadata snapshots: %w", err)
+	}
+	for _, e := range entries {
+		listed := slices.ContainsFunc(metas, func(m *raft.SnapshotMeta) bool { return m.ID == e.Name() })
+		var term, index, ms uint64
+		if n, _ := fmt.Sscanf(e.Name(), "%d-%d-%d", &term, &index, &ms); n == 3 && (!listed || slices.Contains(damaged, e.Name())) {
+			reach = max(reach, index)
+		}
+	}
+	return reach, nil
 }
 
 func moveAside(dir, id string) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc64"
 	"io"
@@ -169,6 +170,33 @@ func TestGapBehindOlderSnapshot(t *testing.T) {
 	flipBit(t, filepath.Join(snapshotsIn(t, cfg)[1], "state.bin"))
 	_, err = Open(cfg)
 	requireMend(t, err, ErrCorrupt, "missing")
+}
+
+// M6: a snapshot from a leader may reach beyond the log. When it is damaged, the older one and the log are no substitute: what they
+// lack this broker has confirmed.
+func TestDamagedSnapshotBeyondTheLog(t *testing.T) {
+	for name, damage := range map[string]string{"state": "state.bin", "meta": "meta.json"} {
+		t.Run(name, func(t *testing.T) {
+			cfg, _ := withSnapshots(t, 3, 6)
+			snaps := snapshotsIn(t, cfg)
+			db, err := cfg.openDatabase()
+			require.NoError(t, err)
+			logs, err := cfg.openEntries(db)
+			require.NoError(t, err)
+			var term, index, ms uint64
+			_, err = fmt.Sscanf(filepath.Base(snaps[1]), "%d-%d-%d", &term, &index, &ms)
+			require.NoError(t, err)
+			last, err := logs.LastIndex()
+			require.NoError(t, err)
+			require.NoError(t, logs.DeleteRange(index, last))
+			require.NoError(t, errors.Join(logs.Close(), db.Close()))
+			flipBit(t, filepath.Join(snaps[1], damage))
+			for range 2 {
+				_, err = Open(cfg)
+				requireMend(t, err, ErrCorrupt, "reached entry")
+			}
+		})
+	}
 }
 
 // A damaged raft.db is an error, not a crash, and not an empty store.
