@@ -18,6 +18,8 @@ const (
 	expiryPause = time.Hour
 	// expiryPoll is how often the clock is looked at, and whether the interval is over.
 	expiryPoll = 10 * time.Second
+	// expiryParts is that of the Pacer of the search for what is too old.
+	expiryParts = 4
 )
 
 // expirySettings are the settings of Kafka's names.
@@ -86,7 +88,8 @@ func (s *Store) expireOnce(now time.Time) {
 			return
 		}
 		id, epoch := s.self()
-		commands := im.expirations(id, now.UnixMilli(), newExpirySettings(s.effectiveConfig(im)).retention.Milliseconds(), s.settled())
+		// It looks at every offset there is of its groups, and nobody waits for it.
+		commands := im.pacedExpirations(NewPacer(expiryParts, s.stop), id, now.UnixMilli(), newExpirySettings(s.effectiveConfig(im)).retention.Milliseconds(), s.settled())
 		if len(commands) == 0 {
 			return
 		}
@@ -127,7 +130,12 @@ func (s *Store) proposeExpiry(c *expireOffsets) (expired, error) {
 
 // expirations returns the commands that drop what is too old at now of the groups that a broker coordinates. The broker's
 // epoch is left to the caller. settled, which may be nil, says no of groups whose members may be about to read something else.
-func (im *Image) expirations(broker BrokerID, now, retention int64, settled func(group string) bool) (out []*expireOffsets) {
+func (im *Image) expirations(broker BrokerID, now, retention int64, settled func(group string) bool) []*expireOffsets {
+	return im.pacedExpirations(nil, broker, now, retention, settled)
+}
+
+// pacedExpirations is expirations with a rest after every few groups.
+func (im *Image) pacedExpirations(pacer *Pacer, broker BrokerID, now, retention int64, settled func(group string) bool) (out []*expireOffsets) {
 	var c *expireOffsets
 	offsets := 0
 	command := func() *expireOffsets {
@@ -138,6 +146,7 @@ func (im *Image) expirations(broker BrokerID, now, retention int64, settled func
 		return c
 	}
 	for g := range im.Groups() {
+		pacer.Breathe()
 		if id, _ := im.Coordinator(GroupCoordinator, g.Name); id != broker {
 			continue
 		}
