@@ -66,14 +66,17 @@ func transactionQuestions() (all []question) {
 			add(addOffsetsQuestions(version)...)
 		}
 		add(endQuestions(version)...)
+		add(badQuestions(version)...)
 	}
 	for version := int16(0); version <= 6; version++ {
 		add(offsetQuestions(version)...)
+		add(badOffsetQuestions(version)...)
 	}
 	for version := int16(3); version <= 13; version++ {
 		add(transactionalProduceQuestions(version)...)
 	}
-	return append(all, toolQuestions()...)
+	add(toolQuestions()...)
+	return append(all, badToolQuestions()...)
 }
 
 // at is a question in one version.
@@ -210,7 +213,7 @@ func endQuestions(version int16) []question {
 			end(version, id, fmt.Sprint("commit ", commit), commit, itself), end(version, id, fmt.Sprint("again, commit ", commit), commit, itself),
 			end(version, id, fmt.Sprint("otherwise, commit ", !commit), !commit, itself))
 	}
-	return append(qs, begin(id), end(5, id, "by an abort with nothing open", false, itself), describe(id))
+	return append(qs, begin(id), end(5, id, "by an abort with nothing open", false, itself), completed(id))
 }
 
 func offsetQuestions(version int16) []question {

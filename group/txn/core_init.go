@@ -59,7 +59,7 @@ func (ch *change) setPair(p, last pair) {
 // the present pair.
 func (c *Core) init(now Time, ev *Init) {
 	r := c.record
-	has, anew := pair{ev.ProducerID, ev.ProducerEpoch}, ev.ProducerID < 0
+	has, anew := pair{ev.ProducerID, ev.ProducerEpoch}, ev.ProducerID == noPair.id
 	if r == nil {
 		// A producer whose id was forgotten may have a pair, too.
 		id, ok := c.fresh(ev)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/millrace/millrace/log"
 	"github.com/millrace/millrace/replication"
 )
 
@@ -59,6 +60,13 @@ func (h *Handlers) writeTxnMarkers(c *call, req *kmsg.WriteTxnMarkersRequest) {
 			topic := &marker.Topics[j]
 			for _, p := range topic.Partitions {
 				part, err := h.cfg.Replicas.Partition(topic.Topic, p)
+				switch {
+				case err != nil:
+				case marker.ProducerID < 0 || marker.ProducerEpoch < 0: // what nobody can have written ends nothing
+					err = log.ErrInvalidProducerEpoch
+				case marker.CoordinatorEpoch < -1: // -1 is that of nobody, older than all
+					err = log.ErrCoordinatorFenced
+				}
 				if err != nil {
 					m.Appended(at, replication.AppendResult{Err: err})
 				} else {

@@ -1,9 +1,12 @@
 package kafka
 
 import (
+	"fmt"
+
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/log"
+	"github.com/millrace/millrace/metadata"
 )
 
 // DescribeProducers (key 61), version 0 (KIP-664): the producers that a replica of a
@@ -40,6 +43,9 @@ func (h *Handlers) describeProducers(c *call, req *kmsg.DescribeProducersRequest
 }
 
 func (h *Handlers) producersOf(topic string, partition int32) ([]log.ProducerState, error) {
+	if !validTopicName(topic) {
+		return nil, fmt.Errorf("describe the producers of %.300q: %w", topic, metadata.ErrInvalidTopic)
+	}
 	part, err := h.cfg.Replicas.Partition(topic, partition)
 	if err != nil {
 		return nil, err
