@@ -81,8 +81,6 @@ type joinPhase struct {
 	lastNew Instant
 	// complete is when the last known member had joined; Never while one is missing.
 	complete Instant
-	// held: offsets are being written that the members are to find (see Rejoin). It ends by itself at the moment given.
-	held Instant
 }
 
 const (
@@ -100,8 +98,6 @@ const (
 	stormWindow = Instant(time.Second)
 	stormQuiet  = Instant(100 * time.Millisecond)
 	stormMax    = Instant(time.Second)
-	// holdMax is how long a rebalance waits for offsets that an administrator writes.
-	holdMax = Instant(30 * time.Second)
 	// A member that was told of a rebalance less than tellPatience before its deadline is waited for that long, and one that
 	// was not told, because nothing was heard of it, until it is; both no longer than lateMax, for those that have joined
 	// wait for their answers: clients give them their rebalance timeout and 5 s.
@@ -311,11 +307,8 @@ func (c *Core) classicChanged(now Time, ch *change) {
 		c.assigned(now)
 	case changeReplace:
 		c.replaced(now, ch)
-	case changeRejoin:
-		c.act(Action{Kind: ActionAnswer, Waiter: ch.waiter})
-		c.begin(now, ReasonForced, "")
-		c.classic.phase.held = now.At + holdMax
-		c.complete(now)
+	case changeSeek:
+		c.sought(now, ch)
 	case changeDelete:
 		c.act(Action{Kind: ActionAnswer, Waiter: ch.waiter})
 	}

@@ -112,9 +112,6 @@ func (c *Core) classicTick(now Time) {
 		}
 		c.shrunk(now, who, ReasonSync)
 	}
-	if k.phase.held != 0 && now.At >= k.phase.held {
-		k.phase.held = 0
-	}
 	if c.change == nil {
 		c.complete(now)
 	}
@@ -153,9 +150,6 @@ func (c *Core) classicDeadline() Instant {
 		return at
 	}
 	p := &k.phase
-	if p.held != 0 {
-		return min(at, p.held)
-	}
 	at = min(at, max(p.deadline, p.late))
 	switch {
 	case p.initial:

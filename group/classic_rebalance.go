@@ -53,9 +53,6 @@ func (c *Core) complete(now Time) {
 	if k.state != StatePreparing || c.change != nil {
 		return
 	}
-	if now.At < p.held {
-		return
-	}
 	if len(k.members) == 0 {
 		c.empty(now)
 		return
@@ -229,19 +226,4 @@ func (c *Core) generationCommitted(now Time) {
 		c.heard(now, m)
 		c.answerJoin(w, c.joined(m))
 	}
-}
-
-// classicRejoin ends the generation by order: first it is over in the record, so that nothing of it can be committed any
-// more, then the members are told, and join again.
-func (c *Core) classicRejoin(now Time, ev *Rejoin) {
-	k := &c.classic
-	if len(k.members) == 0 || c.record == nil || len(c.record.Members) == 0 {
-		c.act(Action{Kind: ActionAnswer, Waiter: ev.Waiter})
-		return
-	}
-	ch := c.proposal(changeRejoin)
-	ch.Generation++
-	ch.State = metadata.GroupCompleting
-	ch.waiter = ev.Waiter
-	c.propose(ch)
 }

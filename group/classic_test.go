@@ -367,22 +367,6 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// Seek: the generation is over before the offsets are written, and nobody gets the next one before they are.
-func TestForcedRejoin(t *testing.T) {
-	b := newClassicBench(t)
-	g := b.two()
-	b.step(&Rejoin{Waiter: "seek"})
-	require.Contains(t, b.errs, "seek")
-	require.NoError(t, b.errs["seek"])
-	require.Equal(t, g+1, b.record().Generation)
-	require.ErrorIs(t, b.step(&Commit{&CommitRequest{Member: "a", Generation: g}}), ErrIllegalGeneration)
-	b.join("a", "a")
-	b.join("b", "b")
-	require.True(t, b.waits("a"))
-	b.step(&Release{})
-	require.Equal(t, g+2, b.joins["a"].Generation)
-}
-
 // Bad input gets the errors of protocol.md 7 and changes nothing.
 func TestRefusals(t *testing.T) {
 	b := newClassicBench(t)

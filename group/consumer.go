@@ -64,7 +64,7 @@ type consumerGroup struct {
 	beats   []beat
 	leaves  []leaveAnswer
 	joins   []joinAnswer
-	rejoin  Waiter
+	seek    *Seek // offsets that are set with it
 
 	// What the topics' names stand for, under one version of the topics and the present subscriptions.
 	resolved   *resolved
@@ -73,9 +73,6 @@ type consumerGroup struct {
 	since      Instant
 	state      State
 	reason     Reason
-	// held: offsets are being written that members are to find when they join (see Rejoin). It ends by itself at the moment
-	// given.
-	held Instant
 	// Of the settings that the last event brought.
 	assignors []string
 	downgrade bool
@@ -144,9 +141,6 @@ func (c *Core) consumerRenew(now Time) {
 }
 
 func (g *consumerGroup) deadline() Instant {
-	if g.held != 0 {
-		return min(g.nextExpiry, g.held)
-	}
 	return g.nextExpiry
 }
 
@@ -164,9 +158,7 @@ func (c *Core) consumerLetGo(err error) {
 	for _, j := range c.consumer.joins {
 		c.answerJoin(j.waiter, JoinResult{Err: err, Member: j.result.Member})
 	}
-	if c.consumer.rejoin != nil {
-		c.act(Action{Kind: ActionAnswer, Waiter: c.consumer.rejoin, Err: err})
-	}
+	c.consumer.refuseSeek(c, err)
 	c.consumer = nil
 }
 
@@ -249,7 +241,7 @@ func (c *Core) consumerPropose(now Time) {
 	if g == nil || !g.touched || c.change != nil {
 		return
 	}
-	if g.downgrade && g.alone() {
+	if g.downgrade && g.alone() && g.seek == nil { // else with the next draft
 		c.downgrade()
 		return
 	}
@@ -269,6 +261,9 @@ func (c *Core) consumerPropose(now Time) {
 		ch.Upsert = append(ch.Upsert, g.members[id].record)
 	}
 	ch.Remove = g.gone(c.record)
+	if g.seek != nil {
+		ch.Seek, ch.Time = g.seek.GroupSeek, now.Wall
+	}
 	clear(g.dirty)
 	clear(g.removed)
 	g.touched = false
@@ -288,9 +283,6 @@ func (g *consumerGroup) gone(record *metadata.Group) (ids []string) {
 // consumerChanged goes on with the draft that is committed now.
 func (c *Core) consumerChanged(now Time, ch *change) {
 	g := c.consumer
-	if g.rejoin != nil {
-		g.held = now.At + holdMax
-	}
 	c.consumerAnswer()
 	if ch.Generation != g.told {
 		g.told = ch.Generation
@@ -318,10 +310,10 @@ func (c *Core) consumerAnswer() {
 	for _, l := range g.leaves {
 		c.act(Action{Kind: ActionLeave, Waiter: l.waiter, Errs: l.errs})
 	}
-	if g.rejoin != nil {
-		c.act(Action{Kind: ActionAnswer, Waiter: g.rejoin})
+	if g.seek != nil {
+		c.act(Action{Kind: ActionAnswer, Waiter: g.seek.Waiter})
 	}
-	g.beats, g.joins, g.leaves, g.rejoin = nil, nil, nil, nil
+	g.beats, g.joins, g.leaves, g.seek = nil, nil, nil, nil
 }
 
 // stateNow is the group's state for people and tools.
@@ -360,9 +352,6 @@ func (g *consumerGroup) revokeWithin(now Time, m *consumerMember) {
 // consumerTick removes members that were silent for their session, or have not given up in time what they must.
 func (c *Core) consumerTick(now Time) {
 	g := c.consumer
-	if g.held != 0 && now.At >= g.held {
-		g.held = 0
-	}
 	if now.At < g.nextExpiry {
 		return
 	}

@@ -60,10 +60,6 @@ func (c *Core) consumerHandle(now Time, ev Event) bool {
 	g := c.consumer
 	switch ev := ev.(type) {
 	case *ConsumerHeartbeat:
-		if g.held != 0 && ev.Epoch >= 0 {
-			c.refuse(ev, ErrCoordinatorLoading) // offsets are being written; it comes again
-			return true
-		}
 		c.consumerHeartbeat(now, ev)
 	case *Leave:
 		c.consumerLeave(ev)
@@ -75,14 +71,10 @@ func (c *Core) consumerHandle(now Time, ev Event) bool {
 		c.consumerClassicSync(now, ev)
 	case *Tick:
 		c.consumerTick(now)
-	case *Release:
-		g.held = 0
-	case *Rejoin:
-		c.consumerRejoin(ev)
+	case *Seek:
+		c.consumerSeek(now, ev)
 	case *Join:
 		switch {
-		case g.held != 0:
-			c.refuse(ev, ErrCoordinatorLoading)
 		case len(g.members) > 0:
 			c.consumerClassicJoin(now, ev)
 		case g.touched:
@@ -105,24 +97,6 @@ func (c *Core) consumerHandle(now Time, ev Event) bool {
 func (c *Core) afterDraft(now Time, ev Event) {
 	c.consumerPropose(now)
 	c.queue = slices.Insert(c.queue, 0, ev)
-}
-
-// consumerRejoin ends the members' epochs by order: they are members no more, and join again, as members do that were
-// fenced.
-func (c *Core) consumerRejoin(ev *Rejoin) {
-	g := c.consumer
-	if len(g.members) == 0 && !g.touched {
-		c.act(Action{Kind: ActionAnswer, Waiter: ev.Waiter})
-		return
-	}
-	for _, m := range g.sorted() {
-		g.remove(m)
-	}
-	c.bump(ReasonForced, "")
-	if g.rejoin != nil {
-		c.act(Action{Kind: ActionAnswer, Waiter: g.rejoin, Err: ErrCoordinatorLoading})
-	}
-	g.rejoin = ev.Waiter
 }
 
 // sameConsumer compares what only members of consumer groups have.

@@ -74,36 +74,6 @@ func (c *Coordinator) propose(r *CommitRequest, send func(metadata.OffsetCommit,
 	})
 }
 
-// Seek sets offsets of a group that may have members, by order of an administrator: its generation ends, so that nothing of
-// it can be committed any more, the offsets are written, and only then the members, who have been told to join again, get
-// their next generation. One error or nil for each offset, or an error for all.
-func (c *Coordinator) Seek(group string, offsets []OffsetEntry, done func([]error, error)) {
-	ended := func(err error) {
-		if err != nil {
-			done(nil, fromMetadata(err))
-			return
-		}
-		im, err := c.check(group)
-		if err != nil {
-			done(nil, err)
-			return
-		}
-		// The generation that is told nobody is committed in the name of its leader.
-		r := CommitRequest{Group: group, Generation: -1, Offsets: offsets}
-		if g := im.Group(group); g != nil && len(g.Members) > 0 {
-			r.Member, r.Generation = g.Members[0].ID, g.Generation
-			r.Instance = g.Members[0].InstanceID
-		}
-		c.commit(&r, func(errs []error, err error) {
-			_ = c.step(group, &Release{}) // if this broker coordinates no more, there is nothing to release
-			done(errs, err)
-		})
-	}
-	if err := c.step(group, &Rejoin{Waiter: ended}); err != nil {
-		done(nil, err)
-	}
-}
-
 // Fetch is OffsetFetch. A group that does not exist has no offsets, which is no error.
 func (c *Coordinator) Fetch(r FetchRequest) ([]FetchedOffset, error) {
 	im, err := c.check(r.Group)

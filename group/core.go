@@ -106,11 +106,8 @@ func (c *Core) handle(now Time, ev Event) {
 		c.act(Action{Kind: ActionAnswer, Err: c.transactionCommit(now, ev.CommitRequest)})
 	case *Delete:
 		c.delete(now, ev)
-	case *Rejoin:
-		c.classicRejoin(now, ev)
-	case *Release:
-		c.classic.phase.held = 0
-		c.complete(now)
+	case *Seek:
+		c.seek(now, ev)
 	case *Tick:
 		c.classicTick(now)
 	}
@@ -144,7 +141,7 @@ func (c *Core) refuse(ev Event, err error) {
 		c.act(Action{Kind: ActionAnswer, Err: err})
 	case *Delete:
 		c.act(Action{Kind: ActionAnswer, Waiter: ev.Waiter, Err: err})
-	case *Rejoin:
+	case *Seek:
 		c.act(Action{Kind: ActionAnswer, Waiter: ev.Waiter, Err: err})
 	}
 }

@@ -17,7 +17,7 @@ const (
 	changeAssign                           // the assignments of the generation
 	changeReplace                          // a static member has a new id
 	changeResume                           // the mark of a dead coordinator is taken off
-	changeRejoin                           // a generation that is told nobody, to end the one before
+	changeSeek                             // the members are put out, and offsets set
 	changeDelete                           // the group goes
 	changeConsumer                         // a consumer group's draft
 	changeDowngrade                        // a consumer group becomes a classic one
@@ -33,7 +33,7 @@ type change struct {
 	retryAt  Instant
 	// reload: refused because the record was another one; the next Loaded decides.
 	reload bool
-	waiter Waiter // of changeDelete and changeRejoin
+	waiter Waiter // of changeDelete and changeSeek
 	// replaces and by are the ids of changeReplace, join the request that waits for it.
 	replaces string
 	by       *member
@@ -80,6 +80,8 @@ func (c *Core) retry(now Time) {
 // another broker was coordinator in between and did the same, it is as good.
 func (ch *change) made(g *metadata.Group) bool {
 	switch {
+	case ch.Seek != nil:
+		return false // the record does not tell whether the offsets are those
 	case ch.Delete:
 		return g == nil
 	case g == nil || g.Revision <= ch.Revision:
@@ -152,10 +154,17 @@ func (c *Core) changed(now Time, ev *Changed) {
 		ch.retryAt = now.At + min(retryMax, retryMin<<min(ch.attempts-1, 10))
 	case ch.kind == changeResume:
 		c.change = nil // the mark stays until the next generation takes it off
+	case ch.kind == changeSeek:
+		c.change = nil // who gave the order is told, and the members work on
+		c.act(Action{Kind: ActionAnswer, Waiter: ch.waiter, Err: ev.Err})
 	default:
 		// It will never be made: whoever asked is told, and the group is as it was.
-		g, last := c.record, c.lastGeneration
-		c.letGo(ev.Err)
+		g, last, err := c.record, c.lastGeneration, ev.Err
+		if ch.Seek != nil {
+			c.consumer.refuseSeek(c, err)
+			err = ErrCoordinatorLoading // of the others, who did nothing wrong
+		}
+		c.letGo(err)
 		c.load(now, &Loaded{Group: g, LastGeneration: last, Resume: true})
 	}
 }

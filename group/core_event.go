@@ -84,12 +84,15 @@ type CommitTransaction struct{ *CommitRequest }
 // Delete asks for the deletion of the group, answered by [ActionAnswer] with its Waiter.
 type Delete struct{ Waiter Waiter }
 
-// Rejoin ends the generation by order: it is over for all commits once the answer, an [ActionAnswer], is nil. No other
-// begins before [Release], or half a minute.
-type Rejoin struct{ Waiter Waiter }
-
-// Release lets the members join that [Rejoin] has asked to.
-type Release struct{}
+// Seek sets offsets of the group by order of an administrator, in one change with the end of the members that it has, answered
+// by [ActionAnswer] with its Waiter. ErrNonEmpty if there are members and Force says no. What the error is of a change whose
+// outcome is not known, the order may be repeated.
+type Seek struct {
+	*metadata.GroupSeek
+	Force  bool
+	Waiter Waiter
+	putOut int // members; written by the core before it answers
+}
 
 // Extend gives all members as much more time: the broker itself was held up and could not hear them (G6).
 type Extend struct{ By Instant }
@@ -108,7 +111,6 @@ func (*Leave) event()             {}
 func (*Commit) event()            {}
 func (*CommitTransaction) event() {}
 func (*Delete) event()            {}
-func (*Rejoin) event()            {}
-func (*Release) event()           {}
+func (*Seek) event()              {}
 func (*Extend) event()            {}
 func (*Tick) event()              {}

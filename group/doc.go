@@ -30,6 +30,9 @@
 // transaction is decided, in whose step they take effect or are dropped (I8). Package group/txn coordinates transactions; it
 // and this one meet in the metadata alone.
 //
+// An administrator's seek of a group with members is one change: it puts them out and sets the offsets, or does nothing
+// (core_seek.go).
+//
 // # Storms
 //
 // Ids that were handed out and not used hold a rebalance up for a second at most, and a group remembers a thousand of them.

@@ -11,8 +11,12 @@ type oracle struct {
 	// generations are the committed ones.
 	generations map[int32]*simGeneration
 	acked       [simPartitions]simAck // last acknowledged commit
-	left        map[string]bool
-	lastHeard   map[string]Instant // when any coordinator last had a request of that member
+	// sought are the last seeks, with the generation that they ended, -1 if none.
+	sought [simPartitions]simAck
+	// reset are the Images from which on earlier commits do not count: of a seek or an expiry.
+	reset     [simPartitions]int
+	left      map[string]bool
+	lastHeard map[string]Instant // when a coordinator last had a request of that member
 }
 
 // simGeneration is what a generation was.
@@ -33,9 +37,13 @@ func (o *oracle) init() {
 	o.generations, o.left, o.lastHeard = map[int32]*simGeneration{}, map[string]bool{}, map[string]Instant{}
 }
 
-// heard notes a request that reaches a coordinator which has the member.
+// heard notes a request that reaches a coordinator which has the member. One that does not know yet that it is none any more
+// hears for nobody, and what comes late may be of a generation that is over.
 func (s *sim) heard(n *simNode, member string) {
 	s.step(n, nil)
+	if id, _ := s.fsm.Image().Coordinator(metadata.GroupCoordinator, simGroup); id != n.id || s.deaf {
+		return
+	}
 	if n.up && n.core.member(member) != nil {
 		s.oracle.lastHeard[member] = s.now
 	}
@@ -203,6 +211,8 @@ func (s *sim) checkCommit(commit metadata.OffsetCommit, identity string) {
 	g := s.fsm.Image().Group(simGroup)
 	p := commit.Offsets[0].Partition
 	switch {
+	case s.oracle.sought[p].offset > 0 && commit.Generation <= s.oracle.sought[p].generation:
+		s.failf("G1: a commit of generation %d was taken, which a seek has ended", commit.Generation)
 	case g == nil || g.Generation != commit.Generation || g.Member(commit.Member) == nil:
 		s.failf("G1: a commit of %s in generation %d was taken", commit.Member, commit.Generation)
 	case s.oracle.generations[commit.Generation] == nil:

@@ -174,7 +174,12 @@ func (c *simClient) request(s *sim, kind string, handle func(n *simNode, call *s
 	c.waiting, c.sent, c.kindOf = true, s.now, kind
 	call := &simCall{client: c, seq: c.seq, node: c.node}
 	n := c.node
-	s.send(func() {
+	send := s.send
+	late := kind == "sync" && !s.quiet && s.rng.IntN(10) == 0 // a connection that stands still for long
+	if late {
+		send = s.slow
+	}
+	send(func() {
 		reply := func(err error) {
 			s.send(func() {
 				if c.seq == call.seq && c.waiting {
@@ -189,6 +194,8 @@ func (c *simClient) request(s *sim, kind string, handle func(n *simNode, call *s
 		}
 		call.since = s.now
 		n.waiters[call] = true
+		s.deaf = late
+		defer func() { s.deaf = false }()
 		if err := handle(n, call); err != nil && !call.done {
 			call.done = true
 			delete(n.waiters, call)
@@ -292,7 +299,7 @@ func (c *simClient) failed(s *sim, err error) {
 	case errors.Is(err, ErrIllegalGeneration):
 		c.lost()
 		c.outside()
-	case errors.Is(err, ErrUnknownMember):
+	case errors.Is(err, ErrUnknownMember), errors.Is(err, ErrGroupNotFound):
 		c.lost()
 		c.id = ""
 		c.outside()
@@ -384,6 +391,7 @@ func (c *simClient) commit(s *sim) {
 			}
 			entries, err := s.fsm.CommitOffsets(n.id, n.epochOf(life, s), sent)
 			index := s.committed(n)
+			call.applied = index
 			if err == nil && errors.Join(entries...) == nil {
 				s.checkCommit(commit, identity)
 			}
@@ -417,6 +425,9 @@ func (c *simClient) committed(s *sim, call *simCall, err error) {
 	}
 	s.commits++
 	o := call.commit.Offsets[0]
+	if call.applied < s.oracle.reset[o.Partition] {
+		return // told late: it has been set to another one since, or has expired
+	}
 	s.oracle.acked[o.Partition] = simAck{offset: o.Offset, generation: call.commit.Generation}
 }
 

@@ -115,7 +115,7 @@ var simMutants = []simMutant{
 	},
 	{
 		// I18: a sync of an old generation is answered with the present assignment.
-		name: "sync of an old generation", seeds: 1000,
+		name: "sync of an old generation", seeds: 6000,
 		before: func(s *sim, n *simNode, ev Event) {
 			if y, ok := ev.(*Sync); ok {
 				r := *y.SyncRequest
@@ -133,6 +133,20 @@ var simMutants = []simMutant{
 			}
 			return acts
 		},
+	},
+	{
+		// A seek sets the offsets and leaves the members in, which commit over them.
+		name: "seek does not fence", seeds: 1000,
+		change: func(s *sim, ch *metadata.GroupChange) {
+			if g := s.fsm.Image().Group(simGroup); ch.Seek != nil && g != nil && ch.Revision == g.Revision {
+				ch.Remove, ch.State, ch.Generation, ch.Protocol, ch.Leader, ch.Interrupted = nil, g.State, g.Generation, g.Protocol, g.Leader, g.Interrupted
+			}
+		},
+	},
+	{
+		// A seek is acknowledged for its fence alone.
+		name: "seek without offsets", seeds: 1000,
+		change: func(s *sim, ch *metadata.GroupChange) { ch.Seek = nil },
 	},
 	{
 		// I18: the leader gives one partition to two members, and nobody looks.

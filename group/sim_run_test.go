@@ -23,7 +23,7 @@ func TestSimulation(t *testing.T) {
 		}
 		return
 	}
-	generations, commits, moves := 0, 0, 0
+	generations, commits, moves, seeks := 0, 0, 0, 0
 	for seed := range *simSeeds {
 		seed += *simFirst
 		s := newSim(simOptions{seed: seed, steps: simSteps})
@@ -33,12 +33,13 @@ func TestSimulation(t *testing.T) {
 		generations += s.generations
 		commits += s.commits
 		moves += s.moves
+		seeks += s.seeks
 	}
 	n := int(*simSeeds)
-	if generations < 2*n || commits < 5*n || moves < n {
-		t.Fatalf("%d seeds: %d generations, %d commits, %d moves: the simulation does not get anywhere", n, generations, commits, moves)
+	if generations < 2*n || commits < 5*n || moves < n || seeks < n/10 {
+		t.Fatalf("%d seeds: %d generations, %d commits, %d moves, %d seeks: the simulation does not get anywhere", n, generations, commits, moves, seeks)
 	}
-	t.Logf("%d seeds, %d generations, %d commits, %d moves of the coordinator", n, generations, commits, moves)
+	t.Logf("%d seeds, %d generations, %d commits, %d moves of the coordinator, %d seeks", n, generations, commits, moves, seeks)
 }
 
 // TestSimulationReplays asserts that a seed gives the same run again: without that no failure can be looked into.

@@ -50,13 +50,14 @@ type simResult struct {
 
 // simCall is a request of a client that a broker works on. It is the Waiter of its event.
 type simCall struct {
-	client *simClient
-	seq    int // of the client's request; an answer to an older one is dropped
-	node   *simNode
-	done   bool
-	commit metadata.OffsetCommit
-	sync   *SyncRequest
-	since  Instant
+	client  *simClient
+	seq     int // of the client's request; an answer to an older one is dropped
+	node    *simNode
+	done    bool
+	commit  metadata.OffsetCommit
+	applied int // the Image that the commit is in
+	sync    *SyncRequest
+	since   Instant
 }
 
 type simMessage struct {
@@ -80,16 +81,18 @@ type sim struct {
 	nodes    []*simNode
 	clients  []*simClient
 	net      []simMessage
+	late     []simMessage // not on its way yet
 	now      Instant
 	settings Settings
 	ids      int
 	weights  [simOps]int
 	total    int
 	quiet    bool
+	deaf     bool // the request at hand says nothing of whether its sender lives
 	err      error
 	oracle   oracle
 	// count of what happened, for the test to see that something did.
-	generations, commits, moves int
+	generations, commits, moves, seeks int
 }
 
 const (
@@ -199,6 +202,9 @@ func (s *sim) operation() {
 		s.tick(n)
 	case opJump:
 		s.now += Instant(s.rng.IntN(4000)) * Instant(time.Millisecond)
+		if len(s.late) > 0 && s.rng.IntN(2) == 0 {
+			s.net, s.late = append(s.net, s.late[0]), s.late[1:]
+		}
 	case opPause:
 		c := s.clients[s.rng.IntN(len(s.clients))]
 		c.pausedUntil = s.now + Instant(s.rng.IntN(25))*Instant(time.Second)
@@ -228,16 +234,20 @@ func (s *sim) offline() {
 	if !n.up {
 		return
 	}
+	if s.rng.IntN(3) == 0 {
+		s.seek(n)
+		return
+	}
 	if s.rng.IntN(2) == 0 {
 		_ = s.fsm.ExpireOffsets(n.id, n.epoch, s.wall()+8*24*3600*1000, 1000)
 		s.committed(nil)
 		im := s.fsm.Image()
 		for p := range s.oracle.acked {
-			if _, ok := im.Offset(simGroup, simTopicID, int32(p)); !ok && s.oracle.acked[p].offset > 0 {
-				if g := im.Group(simGroup); g != nil && len(g.Members) > 0 {
+			if _, ok := im.Offset(simGroup, simTopicID, int32(p)); !ok {
+				if g := im.Group(simGroup); s.oracle.acked[p].offset > 0 && g != nil && len(g.Members) > 0 {
 					s.failf("G11: an offset of a group with members expired")
 				}
-				s.oracle.acked[p] = simAck{}
+				s.oracle.acked[p], s.oracle.reset[p] = simAck{}, len(s.images)-1
 			}
 		}
 		return
@@ -251,6 +261,67 @@ func (s *sim) offline() {
 		s.oracle.acked[0] = simAck{}
 	}
 	s.committed(nil)
+}
+
+// seek is an administrator who sets an offset of the group, whoever is in it.
+func (s *sim) seek(n *simNode) {
+	s.ids++
+	to := metadata.OffsetEntry{TopicID: simTopicID, Partition: int32(s.rng.IntN(simPartitions)), Offset: int64(s.ids), LeaderEpoch: -1}
+	s.tracef("broker %d is told to seek partition %d to %d", n.id, to.Partition, to.Offset)
+	s.step(n, &Seek{GroupSeek: &metadata.GroupSeek{Offsets: []metadata.OffsetEntry{to}}, Force: s.rng.IntN(4) > 0, Waiter: &simSeek{to: to}})
+}
+
+// simSeek is an order to seek, until it is answered.
+type simSeek struct {
+	to   metadata.OffsetEntry
+	done bool
+}
+
+// soughtAnswer is the answer to an order to seek.
+func (s *sim) soughtAnswer(w *simSeek, err error) {
+	if w.done {
+		s.failf("a seek was answered twice")
+	}
+	w.done = true
+	if err != nil {
+		return
+	}
+	s.seeks++
+	if at := s.oracle.sought[w.to.Partition]; at.offset < w.to.Offset {
+		s.failf("G3: a seek to %d is acknowledged and was not made", w.to.Offset)
+	}
+}
+
+// change applies a change as it is proposed, and notes what a seek promises.
+func (s *sim) change(ch metadata.GroupChange) (uint64, error) {
+	before := s.fsm.Image()
+	record := before.Group(simGroup)
+	if ch.Seek == nil {
+		return s.fsm.ChangeGroup(ch)
+	}
+	seek := *ch.Seek
+	seek.Prior = func(prior []metadata.CommittedOffset) {
+		o, ok := before.Offset(simGroup, simTopicID, seek.Offsets[0].Partition)
+		if len(prior) != 1 || ok != (prior[0].Offset >= 0) || ok && prior[0] != o {
+			s.failf("a seek reports %v of before, not %v", prior, o)
+		}
+	}
+	ch.Seek = &seek
+	revision, err := s.fsm.ChangeGroup(ch)
+	if err != nil {
+		return revision, err
+	}
+	to := seek.Offsets[0]
+	s.oracle.reset[to.Partition] = len(s.images)
+	s.oracle.sought[to.Partition] = simAck{offset: to.Offset, generation: -1}
+	s.oracle.acked[to.Partition] = simAck{offset: to.Offset, generation: -1}
+	if record != nil && len(record.Members) > 0 {
+		s.oracle.sought[to.Partition].generation, s.oracle.acked[to.Partition].generation = record.Generation, record.Generation
+		for _, m := range record.Members {
+			s.oracle.left[m.ID] = true
+		}
+	}
+	return revision, nil
 }
 
 func (s *sim) wall() int64 { return int64(s.now / Instant(time.Millisecond)) }
@@ -280,6 +351,9 @@ func (s *sim) committed(by *simNode) int {
 		s.checkRecord(old.Group(simGroup), im.Group(simGroup), by)
 		if im.Group(simGroup) == nil && im.LastGeneration(simGroup) == 0 {
 			clear(s.oracle.generations) // the retention time of its numbers is over
+			for p := range s.oracle.sought {
+				s.oracle.sought[p].generation = -1
+			}
 		}
 	}
 	s.images = append(s.images, im)
@@ -369,6 +443,9 @@ func (s *sim) tick(n *simNode) {
 
 func (s *sim) send(deliver func()) { s.net = append(s.net, simMessage{deliver: deliver}) }
 
+// slow sends what arrives late, if at all.
+func (s *sim) slow(deliver func()) { s.late = append(s.late, simMessage{deliver: deliver}) }
+
 // sure sends what the controller's client keeps until it has an answer or has given up.
 func (s *sim) sure(deliver func()) { s.net = append(s.net, simMessage{deliver, true}) }
 
@@ -430,7 +507,9 @@ func (s *sim) core(n *simNode, ev Event) (answer error) {
 		case ActionLeave:
 			s.answered(n, a.Waiter, func(c *simClient) {})
 		case ActionAnswer:
-			if a.Waiter == nil {
+			if w, ok := a.Waiter.(*simSeek); ok {
+				s.soughtAnswer(w, a.Err)
+			} else if a.Waiter == nil {
 				answer = a.Err
 			}
 		case ActionRebalance:
@@ -470,7 +549,7 @@ func (s *sim) propose(n *simNode, a Action) {
 			if s.mutant.change != nil {
 				s.mutant.change(s, &change)
 			}
-			r.revision, r.err = s.fsm.ChangeGroup(change)
+			r.revision, r.err = s.change(change)
 			r.index = s.committed(n)
 			s.tracef("change of broker %d: %s: %v", n.id, describeChange(&ch), r.err)
 		}
@@ -529,6 +608,7 @@ func (s *sim) outcome(n *simNode, r simResult) {
 // heal ends all faults and asserts that every good member gets its share (I20).
 func (s *sim) heal() {
 	s.quiet = true
+	s.net, s.late = append(s.net, s.late...), nil
 	s.tracef("healing")
 	calm := 0
 	for round := 0; round < 900 && s.err == nil; round++ {

@@ -21,11 +21,18 @@ type changeGroup struct {
 	upsert []*GroupMember
 	assign []MemberAssignment
 	delete bool
-	time   int64 // with delete; unix milliseconds
+	seek   []OffsetEntry // to be set in the same step; -1 is none
+	time   int64         // with delete and seek; unix milliseconds
+}
+
+// sought is what changeGroup did with a seek.
+type sought struct {
+	revision uint64
+	prior    []CommittedOffset // parallel to the seek
 }
 
 func newChangeGroup(c *GroupChange) *changeGroup {
-	return &changeGroup{
+	change := &changeGroup{
 		broker: c.Broker, epoch: c.BrokerEpoch,
 		group: &Group{
 			Name: c.Group, Type: c.Type, State: c.State, Revision: c.Revision, Generation: c.Generation, AssignmentEpoch: c.AssignmentEpoch,
@@ -34,6 +41,10 @@ func newChangeGroup(c *GroupChange) *changeGroup {
 		},
 		remove: c.Remove, upsert: c.Upsert, assign: c.Assign, delete: c.Delete, time: c.Time,
 	}
+	if c.Seek != nil {
+		change.seek = c.Seek.Offsets
+	}
+	return change
 }
 
 // check refuses what no broker could decode: it would be committed, and then nobody could apply it.
@@ -51,6 +62,8 @@ func (c *GroupChange) check() error {
 		return refuse("the group has had as many generations as can be counted", "use another group name, and bring the offsets there with millrace group export and seek")
 	case slices.ContainsFunc(c.Upsert, func(m *GroupMember) bool { return m.ID == "" }):
 		return refuse("a member has no id", bug)
+	case c.Seek != nil && (c.Delete || len(c.Seek.Offsets) == 0 || slices.ContainsFunc(c.Seek.Offsets, func(o OffsetEntry) bool { return o.Partition < 0 || o.Offset < -1 })):
+		return refuse("offsets are to be set that can't be", bug)
 	}
 	return nil
 }
@@ -66,6 +79,14 @@ func (c *changeGroup) message() proto.Message {
 	}
 	for _, a := range c.assign {
 		m.Assign = append(m.Assign, &pb.MemberAssignment{Member: a.Member, Assignment: a.Assignment})
+	}
+	if len(c.seek) > 0 {
+		m.Seek = &pb.OffsetColumns{}
+		var e offsetEncoder
+		for i := range c.seek {
+			o := &c.seek[i]
+			e.add(m.Seek, TopicIDPartition{o.TopicID, o.Partition}, o.Offset, o.LeaderEpoch, o.Metadata)
+		}
 	}
 	return m
 }
@@ -95,10 +116,33 @@ func decodeChangeGroup(body []byte) (command, error) {
 	for _, a := range m.Assign {
 		c.assign = append(c.assign, MemberAssignment{Member: a.Member, Assignment: a.Assignment})
 	}
+	if m.Seek != nil {
+		if err := c.decodeSeek(m.Seek); err != nil {
+			return nil, err
+		}
+	}
 	return c, nil
 }
 
-// apply returns the new revision, a uint64; that of the deletion too.
+func (c *changeGroup) decodeSeek(from *pb.OffsetColumns) error {
+	switch {
+	case c.delete:
+		return errors.New("offsets of a group that is deleted")
+	case len(from.Partitions) == 0:
+		return errors.New("a seek of no partition")
+	case len(from.CommittedAt) > 0 || len(from.ExpiresAt) > 0:
+		return errors.New("a seek with columns of a snapshot")
+	}
+	return decodeOffsets(from, func(n int) { c.seek = make([]OffsetEntry, 0, n) }, func(tp TopicIDPartition, o CommittedOffset) error {
+		if o.Offset < -1 {
+			return fmt.Errorf("a seek to offset %d", o.Offset)
+		}
+		c.seek = append(c.seek, OffsetEntry{tp.TopicID, tp.Partition, o.Offset, o.LeaderEpoch, o.Metadata})
+		return nil
+	})
+}
+
+// apply returns the new revision, a uint64, that of the deletion too; with a seek a sought.
 func (c *changeGroup) apply(d *draft, _ position) (any, error) {
 	name := c.group.Name
 	if err := d.coordinates(c.broker, c.epoch, name); err != nil {
@@ -129,13 +173,61 @@ func (c *changeGroup) apply(d *draft, _ position) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := c.maySeek(d); err != nil {
+		return nil, err
+	}
 	next := *c.group
 	next.Members = members
 	if len(members) > 0 {
 		next.EmptySince = 0
 	}
 	d.createGroup(&next)
+	if len(c.seek) > 0 {
+		return sought{next.Revision, c.applySeek(d)}, nil
+	}
 	return next.Revision, nil
+}
+
+// maySeek refuses a seek of which one offset can't be set.
+func (c *changeGroup) maySeek(d *draft) error {
+	for i := range c.seek {
+		o := &c.seek[i]
+		switch t := d.st.topicByID(o.TopicID); {
+		case t == nil:
+			return ErrUnknownTopicID
+		case int(o.Partition) >= len(t.Partitions): // never negative: it was a column of unsigned numbers
+			return ErrUnknownPartition
+		}
+	}
+	return nil
+}
+
+// applySeek sets the offsets and returns those before. What transactions have pending of these partitions, from before, counts
+// no more.
+func (c *changeGroup) applySeek(d *draft) []CommittedOffset {
+	name := c.group.Name
+	prior := make([]CommittedOffset, len(c.seek))
+	_, pending := d.st.pending.get(name)
+	var gone []TopicIDPartition
+	for i := range c.seek {
+		o := &c.seek[i]
+		tp := TopicIDPartition{o.TopicID, o.Partition}
+		var ok bool
+		if prior[i], ok = d.st.offset(name, o.TopicID, o.Partition); !ok {
+			prior[i] = CommittedOffset{Offset: -1, LeaderEpoch: -1}
+		}
+		if o.Offset < 0 {
+			gone = append(gone, tp)
+			continue
+		}
+		d.putOffset(d.ownOffsets(name), tp, CommittedOffset{Offset: o.Offset, LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata, CommittedAt: c.time})
+		if pending {
+			d.supersede(name, tp, d.nextOrder())
+		}
+	}
+	d.dropOffsets(name, gone)
+	d.dropPending(name, gone)
+	return prior
 }
 
 // members returns those after the change.

@@ -500,6 +500,8 @@ func TestImpossibleGroupChanges(t *testing.T) {
 		"no state":   func(c *GroupChange) { c.State = GroupStable + 1 },
 		"generation": func(c *GroupChange) { c.Generation++ },
 		"member":     func(c *GroupChange) { c.Upsert = []*GroupMember{{}} },
+		"seek":       func(c *GroupChange) { c.Seek = &GroupSeek{Offsets: []OffsetEntry{{Offset: -2}}} },
+		"deleted":    func(c *GroupChange) { c.Seek, c.Delete = &GroupSeek{Offsets: []OffsetEntry{{}}}, true },
 	} {
 		c := good
 		edit(&c)
@@ -509,6 +511,51 @@ func TestImpossibleGroupChanges(t *testing.T) {
 		_, err = decodeChangeGroup(body)
 		require.Error(t, err, "%s: no broker could apply it", name)
 	}
+}
+
+// A seek sets the offsets of a group and puts its members out in one step, or does nothing: no commit of the members counts
+// from then on (G1), nor what a transaction had pending of these partitions. It tells what there was until then.
+func TestSeekGroup(t *testing.T) {
+	f := transactionsFSM(t)
+	f.must(topicCommand(5, "logs", on(1), on(2), on(3)))
+	entry := func(p int32, offset int64) OffsetEntry { return OffsetEntry{TopicID{5}, p, offset, -1, ""} }
+	f.must(f.change(&Group{Name: "g", State: GroupStable, Generation: 4}, &GroupMember{ID: "m"}))
+	commit := OffsetCommit{Group: "g", Member: "m", Generation: 4, Time: 10, ExpiresAt: 99, Offsets: []OffsetEntry{entry(0, 7), entry(1, 8)}}
+	require.NoError(t, f.commit1(commit).err)
+	x := f.ongoing("x", 7, "g")
+	pending := offsetsOf(x, "g", 50)
+	pending.Member, pending.Generation = "m", 4
+	pending.Offsets = []OffsetEntry{entry(0, 50), entry(1, 51), entry(2, 52)}
+	require.Equal(t, stepOutcome{}, f.step("x", pending))
+
+	seek := func(offsets ...OffsetEntry) *changeGroup {
+		c := f.change(&Group{Name: "g", Generation: 5, EmptySince: 20})
+		c.remove, c.seek, c.time = []string{"m"}, offsets, 20
+		return c
+	}
+	for want, bad := range map[error]OffsetEntry{ErrUnknownTopicID: {TopicID: TopicID{9}}, ErrUnknownPartition: entry(1000, 1)} {
+		f.refuses(want, seek(entry(0, 1), bad))
+	}
+	stale := seek(entry(0, 1))
+	stale.group.Revision--
+	f.refuses(ErrStale, stale)
+	require.Len(t, f.st.group("g").Members, 1)
+
+	did := f.must(seek(entry(0, 1), entry(1, -1), entry(2, -1))).(sought)
+	checkState(t, f.st)
+	require.Equal(t, f.st.group("g").Revision, did.revision)
+	require.Equal(t, []int64{7, 8, -1}, []int64{did.prior[0].Offset, did.prior[1].Offset, did.prior[2].Offset})
+	require.Empty(t, f.st.group("g").Members)
+	require.ErrorIs(t, f.commit1(commit).err, ErrUnknownMember)
+	f.alter(ends(f.st.transaction("x"), TransactionPrepareCommit))
+	is := func() map[TopicIDPartition]CommittedOffset { return entriesOfSeq(f.image().Offsets("g")) }
+	require.Equal(t, map[TopicIDPartition]CommittedOffset{{TopicID{5}, 0}: {Offset: 1, LeaderEpoch: -1, CommittedAt: 20}}, is())
+
+	c := f.change(&Group{Name: "g", Generation: 5})
+	c.seek = []OffsetEntry{entry(0, -1)}
+	f.must(c)
+	require.Empty(t, is())
+	checkState(t, f.st)
 }
 
 // A deletion of offsets takes what it names, on the revision it was decided on.

@@ -69,6 +69,8 @@ func TestCommandsRoundTrip(t *testing.T) {
 			&pruneTombstones{through: rapid.Uint64().Draw(t, "through")},
 			&changeGroup{broker: 3, epoch: 9, group: drawGroup(t), remove: []string{"a"}, upsert: []*GroupMember{drawMember(t), {ID: "b"}},
 				assign: []MemberAssignment{{"b", []byte("x")}, {Member: "c"}}, delete: rapid.Bool().Draw(t, "delete"), time: 7},
+			&changeGroup{broker: 3, epoch: 9, group: drawGroup(t), remove: []string{"a"}, time: 7, seek: []OffsetEntry{
+				{id.Draw(t, "id"), 0, rapid.Int64Min(-1).Draw(t, "offset"), -1, ""}, {TopicID{1}, 3, -1, -1, ""}, {TopicID{1}, 4, 4, 2, "note"}}},
 			&commitOffsets{broker: 3, epoch: 9, coordinatorEpoch: 4, lane: 1, sequence: rapid.Uint64().Draw(t, "sequence"), commits: []OffsetCommit{
 				{Group: "g", Member: "m", Instance: "i", Generation: rapid.Int32().Draw(t, "generation"), Time: 5, ExpiresAt: 6, Offsets: []OffsetEntry{
 					{id.Draw(t, "id"), 0, rapid.Int64().Draw(t, "offset"), -1, ""}, {TopicID{1}, 3, 4, 5, "note"}, {TopicID{1}, 4, 4, -1, ""}}},

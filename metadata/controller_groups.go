@@ -36,6 +36,8 @@ type groupAnswer struct {
 	// Refused are the commits or steps of a batch, and their offsets, that were refused; most of the time there are none.
 	Refused []refusedCommit `json:"refused,omitempty"`
 	Expired *expired        `json:"expired,omitempty"`
+	// Prior are the offsets before the seek of a changeGroup.
+	Prior []CommittedOffset `json:"prior,omitempty"`
 }
 
 // refusedCommit is an error in a batch of commits or steps.
@@ -140,6 +142,8 @@ func newGroupAnswer(value any, err error) (a groupAnswer) {
 	switch value := value.(type) {
 	case uint64:
 		a.Revision = value
+	case sought:
+		a.Revision, a.Prior = value.revision, value.prior
 	case expired:
 		a.Expired = &value
 	case []commitOutcome:

@@ -156,12 +156,24 @@ type GroupChange struct {
 	// Delete takes the group out with its committed offsets. It must have no members then; Time is kept beside its last
 	// generation.
 	Delete bool
-	// Time is the coordinator's clock in unix milliseconds; only used with Delete.
+	// Seek sets offsets in the very step of the change, from TransactionsFeatureLevel on; nil for none.
+	Seek *GroupSeek
+	// Time is the coordinator's clock in unix milliseconds; only used with Delete and Seek.
 	Time int64
 
 	// Broker and BrokerEpoch name the coordinator that proposes. Store fills them in.
 	Broker      BrokerID
 	BrokerEpoch int64
+}
+
+// GroupSeek sets offsets of a group by order of an administrator. All of them are set, or the change is not made: it is
+// refused with ErrUnknownTopicID or ErrUnknownPartition if one of the partitions is not there.
+type GroupSeek struct {
+	// Offsets, each partition once. An Offset of -1 takes away what is committed, also what a transaction has pending.
+	Offsets []OffsetEntry
+	// Prior, if not nil, is called before the change is answered with success, with what was committed of each partition until
+	// then, parallel to Offsets; an Offset of -1 is nothing. It must not block.
+	Prior func([]CommittedOffset)
 }
 
 // Group returns the group of that name, or nil.

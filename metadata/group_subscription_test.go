@@ -104,18 +104,20 @@ func TestOffsetsOfTopicsNoLongerRead(t *testing.T) {
 // commit asked for; what was decided on another revision goes by nobody's word.
 func TestUnreadOffsetsThatStay(t *testing.T) {
 	f := transactionsFSM(t)
+	f.must(topicCommand(5, "logs", on(1), on(2), on(3)))
 	live := func(generation int32, topics ...string) *changeGroup {
 		return f.change(&Group{Name: "g", Type: ClassicGroup, State: GroupStable, Generation: generation, ProtocolType: "consumer", Protocol: "range"},
 			&GroupMember{ID: "m", Protocols: []GroupProtocol{{"range", says(topics...)}}})
 	}
 	f.must(live(1, "bills"))
-	entry := func(p int32) []OffsetEntry { return []OffsetEntry{{TopicID{1}, p, 1, -1, ""}} }
+	entry := func(p int32) []OffsetEntry { return []OffsetEntry{{TopicID{5}, p, 1, -1, ""}} }
 	for p, expires := range []int64{0, 5000, 0} {
-		require.NoError(t, f.commit1(OffsetCommit{Group: "g", Member: "m", Generation: 1, Time: 10, ExpiresAt: expires, Offsets: entry(int32(p))}).err)
+		require.Equal(t, commitOutcome{}, f.commit1(OffsetCommit{Group: "g", Member: "m", Generation: 1, Time: 10, ExpiresAt: expires, Offsets: entry(int32(p))}))
 	}
 	x := offsetsOf(f.ongoing("x", 7, "g"), "g", 9)
-	x.Member, x.Generation, x.Offsets[0].Partition = "m", 1, 2
-	require.NoError(t, f.step("x", x).err)
+	x.Member, x.Generation, x.Offsets = "m", 1, entry(2)
+	require.Empty(t, f.step("x", x).entries)
+	require.True(t, f.st.isPending("g", TopicIDPartition{TopicID{5}, 2}))
 	require.Equal(t, expired{Offsets: 1}, f.expire("g", 1000, 100), "partition 0; 1 has its own time, 2 another one pending")
 	require.Equal(t, expired{Offsets: 1}, f.expire("g", 5000, 100))
 
@@ -125,7 +127,7 @@ func TestUnreadOffsetsThatStay(t *testing.T) {
 	late := f.image().expirations(id, 1000, 100, nil)
 	require.Len(t, late, 1)
 	late[0].epoch = epoch
-	f.must(live(3, "bills", "orders"))
+	f.must(live(3, "bills", "logs"))
 	require.Equal(t, expired{}, f.must(late[0]), "by now it is read")
 	checkState(t, f.st)
 }

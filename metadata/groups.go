@@ -25,8 +25,8 @@ import (
 // ChangeGroup proposes a change of a group, and calls done once it is applied here: Image shows it then.
 //
 // Errors: ErrStale when the group has another revision, is there though it should not, or has had a later generation;
-// ErrGroupNotFound and ErrGroupNotEmpty of a deletion, ErrInvalidRequest of a change that contradicts itself, and those
-// above.
+// ErrGroupNotFound and ErrGroupNotEmpty of a deletion, ErrUnknownTopicID and ErrUnknownPartition of a seek, ErrInvalidRequest
+// of a change that contradicts itself, and those above.
 func (s *Store) ChangeGroup(change GroupChange, done func(revision uint64, err error)) {
 	if err := s.coordinates(change.Group); err != nil {
 		done(0, err)
@@ -36,8 +36,29 @@ func (s *Store) ChangeGroup(change GroupChange, done func(revision uint64, err e
 		done(0, err)
 		return
 	}
+	var prior func([]CommittedOffset)
+	if change.Seek != nil {
+		if err := s.maySeek(); err != nil {
+			done(0, err)
+			return
+		}
+		prior = change.Seek.Prior
+	}
 	change.Broker, change.BrokerEpoch = s.self()
-	s.outbox.change(change.Group, newChangeGroup(&change), func(revision uint64, _ []error, err error) { done(revision, err) })
+	s.outbox.change(change.Group, newChangeGroup(&change), prior, func(revision uint64, _ []error, err error) { done(revision, err) })
+}
+
+// maySeek refuses a seek that an older broker could not apply (M2), or for which there is no room on the disk.
+func (s *Store) maySeek() error {
+	if level := s.Image().FeatureLevel(); level < TransactionsFeatureLevel {
+		return &Error{
+			Kind: ErrInvalidFeatureLevel,
+			What: "offsets of a group with members can't be set in this cluster yet",
+			Why:  fmt.Sprintf("its feature level is %d; that came with level %d", level, TransactionsFeatureLevel),
+			Fix:  "millrace cluster upgrade finalize   when all brokers are upgraded, or stop the members first",
+		}
+	}
+	return s.room()
 }
 
 // DeleteGroup deletes a group without members and its offsets, whatever its revision. at is the coordinator's clock.
@@ -128,7 +149,7 @@ func (s *Store) DeleteOffsets(deletion OffsetDeletion, done func(err error)) {
 	id, epoch := s.self()
 	partitions := slices.DeleteFunc(slices.Clone(deletion.Partitions), func(tp TopicIDPartition) bool { return tp.Partition < 0 })
 	c := &deleteOffsets{broker: id, epoch: epoch, group: deletion.Group, revision: deletion.Revision, partitions: partitions}
-	s.outbox.change(deletion.Group, c, func(_ uint64, _ []error, err error) { done(err) })
+	s.outbox.change(deletion.Group, c, nil, func(_ uint64, _ []error, err error) { done(err) })
 }
 
 // coordinates refuses what would be refused in Apply, as far as this broker can tell.
@@ -161,8 +182,8 @@ func encodeBody(b []byte, c command) ([]byte, error) {
 	return b, nil
 }
 
-// change queues a command about one group.
-func (o *outbox) change(group string, c command, done func(uint64, []error, error)) {
+// change queues a command about one group. prior may be nil, see outboxItem.
+func (o *outbox) change(group string, c command, prior func([]CommittedOffset), done func(uint64, []error, error)) {
 	body, err := encodeBody(nil, c)
 	if err == nil && len(body) > maxChangeBytes {
 		err = &Error{
@@ -176,7 +197,7 @@ func (o *outbox) change(group string, c command, done func(uint64, []error, erro
 		done(0, nil, err)
 		return
 	}
-	laneOf(&o.changes, group).put(&outboxItem{kind: c.kind(), body: body, deadline: time.Now().Add(outboxTimeout), done: done})
+	laneOf(&o.changes, group).put(&outboxItem{kind: c.kind(), body: body, deadline: time.Now().Add(outboxTimeout), prior: prior, done: done})
 }
 
 // commitPartBytes is how much of one commit goes into an item, about: a commit of very many partitions is sent in parts,

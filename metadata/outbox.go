@@ -50,6 +50,8 @@ type outboxItem struct {
 	body     []byte
 	entries  int // of a commit
 	deadline time.Time
+	// prior, if not nil, gets the offsets before a seek, before done gets its success.
+	prior func([]CommittedOffset)
 	// done gets the outcome, exactly once. refused are the errors of a commit's entries.
 	done func(revision uint64, refused []error, err error)
 }
@@ -218,11 +220,15 @@ func (o *outbox) sendChanges(l *outboxLane) bool {
 	o.s.whenApplied(answers.Version, func(landed bool) {
 		for i, item := range items {
 			a := answers.Answers[i]
-			if err := a.Err.err(); err != nil || landed {
-				item.done(a.Revision, nil, err)
-			} else {
-				item.done(0, nil, unseen())
+			err := a.Err.err()
+			switch {
+			case err != nil:
+			case !landed:
+				err = unseen()
+			case item.prior != nil:
+				item.prior(a.Prior)
 			}
+			item.done(a.Revision, nil, err)
 		}
 	})
 	return true

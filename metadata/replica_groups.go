@@ -9,6 +9,12 @@ func (r *Replica) ChangeGroup(change GroupChange) (revision uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
+	if did, ok := v.(sought); ok {
+		if change.Seek.Prior != nil {
+			change.Seek.Prior(did.prior)
+		}
+		return did.revision, nil
+	}
 	return v.(uint64), nil
 }
 

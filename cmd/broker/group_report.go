@@ -31,8 +31,15 @@ func newGroupReports(b *Broker) groupReports {
 			}
 			return &report, err
 		})
+		handle(b.peers, groupSeekMethod, r.seek)
 	}
 	return r
+}
+
+func noCoordinator(name string) error {
+	return &metadata.Error{
+		Kind: metadata.ErrBusy, What: "group " + name + " has no coordinator that can be asked", Why: "no broker is there that could coordinate it", Fix: "millrace cluster health",
+	}
 }
 
 // GroupReport implements console.Groups.
@@ -44,9 +51,7 @@ func (r groupReports) GroupReport(ctx context.Context, name string) (console.Gro
 	}
 	coordinator := im.Broker(id)
 	if coordinator == nil || coordinator.PeerAddress == "" || r.b.peers == nil {
-		return console.GroupReport{}, &metadata.Error{
-			Kind: metadata.ErrBusy, What: "group " + name + " has no coordinator that can be asked", Why: "no broker is there that could coordinate it", Fix: "millrace cluster health",
-		}
+		return console.GroupReport{}, noCoordinator(name)
 	}
 	var report *console.GroupReport
 	if err := callJSON(ctx, r.b.peers, coordinator.PeerAddress, groupReportMethod, name, &report); err != nil {

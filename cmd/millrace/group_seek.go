@@ -16,6 +16,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/urfave/cli/v2"
+
+	"github.com/millrace/millrace/transport/console"
 )
 
 type soughtPartition struct {
@@ -27,6 +29,7 @@ type soughtPartition struct {
 
 	leaderEpoch int32
 	metadata    string
+	before      *console.GroupOffset // what the coordinator says was committed until the seek; nil where it was not asked
 }
 
 func (p *soughtPartition) changes() bool {
@@ -44,7 +47,8 @@ func groupSeekCommand() *cli.Command {
 		Description: "--to says where: start, end, current (only brings offsets back into the log), @TIME, an offset, +N or -N from where it is.\n" +
 			"A TIME is 2026-11-29T12:00:00Z, milliseconds, or relative as -1h. Offsets outside the log are moved to its nearest end.\n" +
 			"The group must have no members; --force puts out those it has, and they join again by themselves and go on from the\n" +
-			"new offsets. What was committed before is kept in a file, and the command that brings it back is printed.",
+			"new offsets. That is one step where the admin API can be reached; else members that come back are put out again until\n" +
+			"the offsets are there. What was committed before is kept in a file, and the command that brings it back is printed.",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "to", Usage: "`WHERE`: start, end, current, @TIME, 42, +42, -42"},
 			&cli.StringFlag{Name: "to-group", Usage: "to the offsets of another `GROUP`"},
@@ -53,6 +57,7 @@ func groupSeekCommand() *cli.Command {
 			&cli.BoolFlag{Name: "allow-new-topics", Usage: "also topics that the group has no offset of"},
 			&cli.BoolFlag{Name: "force", Usage: "put out the members that the group has"},
 			dryRunFlag(),
+			adminFlag(),
 		},
 		Action: runGroupSeek,
 	}
@@ -181,7 +186,17 @@ func runGroupSeek(c *cli.Context) error {
 	}
 	ctx, cancel = e.ctx(c) // the question took its time
 	defer cancel()
-	if err := s.carryOut(ctx, c.Bool("force"), &b); err != nil {
+	if members == 0 || !c.Bool("force") {
+		err = s.carryOut(ctx, false, &b)
+	} else if done, failed := s.order(e, c, &b); failed != nil || done {
+		if err = failed; err == nil {
+			err = s.writePrior(undo) // by now it may be another than the plan says
+		}
+	} else {
+		e.hint("no admin API of a broker can be reached (--admin HOST:9644): the members are put out one step before the offsets are set")
+		err = s.carryOut(ctx, true, &b)
+	}
+	if err != nil {
 		return err
 	}
 	if err := e.emit(s.result()); err != nil {
@@ -458,10 +473,22 @@ func (s *seek) result() result {
 
 // keepPrior writes what is committed for the planned partitions to a file, and returns its path.
 func (s *seek) keepPrior(now time.Time) (string, error) {
+	name := unsafeInNames.ReplaceAllString(s.group, "_")
+	name = fmt.Sprintf("%.60s-%s.json", name, now.UTC().Format("20060102T150405.000Z"))
+	dir := os.TempDir() // a service may have no home
+	if store, err := openProfiles(); err == nil {
+		dir = store.dir
+	}
+	path := filepath.Join(dir, "offsets", name)
+	return path, s.writePrior(path)
+}
+
+// writePrior writes what was committed before to a file.
+func (s *seek) writePrior(path string) error {
 	prior := make([]groupOffset, 0, len(s.out))
 	for i := range s.out {
 		p := &s.out[i]
-		if !p.changes() {
+		if !p.changes() && p.before == nil {
 			continue
 		}
 		o := groupOffset{Topic: p.Topic, Partition: p.Partition, Offset: p.Prior}
@@ -471,20 +498,16 @@ func (s *seek) keepPrior(now time.Time) (string, error) {
 				o.LeaderEpoch = &f.LeaderEpoch
 			}
 		}
+		if p.before != nil {
+			o = groupOffset(*p.before)
+		}
 		prior = append(prior, o)
 	}
 	var text strings.Builder
 	if err := writeJSON(&text, prior); err != nil {
-		return "", fmt.Errorf("write the previous offsets: %w", err)
+		return fmt.Errorf("write the previous offsets: %w", err)
 	}
-	name := unsafeInNames.ReplaceAllString(s.group, "_")
-	name = fmt.Sprintf("%.60s-%s.json", name, now.UTC().Format("20060102T150405.000Z"))
-	dir := os.TempDir() // a service may have no home
-	if store, err := openProfiles(); err == nil {
-		dir = store.dir
-	}
-	path := filepath.Join(dir, "offsets", name)
-	return path, writePrivate(path, []byte(text.String()))
+	return writePrivate(path, []byte(text.String()))
 }
 
 var unsafeInNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)

@@ -2462,6 +2462,7 @@ type ChangeGroup struct {
 	Assign        []*MemberAssignment    `protobuf:"bytes,6,rep,name=assign,proto3" json:"assign,omitempty"`
 	Delete        bool                   `protobuf:"varint,7,opt,name=delete,proto3" json:"delete,omitempty"`
 	Time          int64                  `protobuf:"varint,8,opt,name=time,proto3" json:"time,omitempty"` // unix milliseconds
+	Seek          *OffsetColumns         `protobuf:"bytes,9,opt,name=seek,proto3" json:"seek,omitempty"`  // since feature level 3: offsets that are set with the change, -1 to have none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2550,6 +2551,13 @@ func (x *ChangeGroup) GetTime() int64 {
 		return x.Time
 	}
 	return 0
+}
+
+func (x *ChangeGroup) GetSeek() *OffsetColumns {
+	if x != nil {
+		return x.Seek
+	}
+	return nil
 }
 
 // CommitOffsets commits offsets of any number of groups.
@@ -5843,7 +5851,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12\x1e\n" +
 	"\n" +
 	"assignment\x18\x02 \x01(\fR\n" +
-	"assignment\"\xb1\x02\n" +
+	"assignment\"\xe7\x02\n" +
 	"\vChangeGroup\x12\x16\n" +
 	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12!\n" +
 	"\fbroker_epoch\x18\x02 \x01(\x03R\vbrokerEpoch\x12.\n" +
@@ -5852,7 +5860,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x06upsert\x18\x05 \x03(\v2\x1e.millrace.metadata.GroupMemberR\x06upsert\x12;\n" +
 	"\x06assign\x18\x06 \x03(\v2#.millrace.metadata.MemberAssignmentR\x06assign\x12\x16\n" +
 	"\x06delete\x18\a \x01(\bR\x06delete\x12\x12\n" +
-	"\x04time\x18\b \x01(\x03R\x04time\"\xe1\x01\n" +
+	"\x04time\x18\b \x01(\x03R\x04time\x124\n" +
+	"\x04seek\x18\t \x01(\v2 .millrace.metadata.OffsetColumnsR\x04seek\"\xe1\x01\n" +
 	"\rCommitOffsets\x12\x16\n" +
 	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12!\n" +
 	"\fbroker_epoch\x18\x02 \x01(\x03R\vbrokerEpoch\x12+\n" +
@@ -6263,55 +6272,56 @@ var file_metadata_proto_depIdxs = []int32{
 	25, // 22: millrace.metadata.ChangeGroup.group:type_name -> millrace.metadata.Group
 	26, // 23: millrace.metadata.ChangeGroup.upsert:type_name -> millrace.metadata.GroupMember
 	29, // 24: millrace.metadata.ChangeGroup.assign:type_name -> millrace.metadata.MemberAssignment
-	32, // 25: millrace.metadata.CommitOffsets.commits:type_name -> millrace.metadata.GroupCommit
-	33, // 26: millrace.metadata.GroupCommit.offsets:type_name -> millrace.metadata.OffsetColumns
-	36, // 27: millrace.metadata.ExpireOffsets.unread:type_name -> millrace.metadata.UnreadTopics
-	28, // 28: millrace.metadata.Transaction.partitions:type_name -> millrace.metadata.GroupPartitions
-	39, // 29: millrace.metadata.Transact.steps:type_name -> millrace.metadata.TransactionStep
-	40, // 30: millrace.metadata.TransactionStep.change:type_name -> millrace.metadata.TransactionChange
-	41, // 31: millrace.metadata.TransactionStep.addition:type_name -> millrace.metadata.TransactionAddition
-	42, // 32: millrace.metadata.TransactionStep.offsets:type_name -> millrace.metadata.TransactionOffsets
-	43, // 33: millrace.metadata.TransactionStep.markers:type_name -> millrace.metadata.WrittenMarkers
-	37, // 34: millrace.metadata.TransactionChange.transaction:type_name -> millrace.metadata.Transaction
-	28, // 35: millrace.metadata.TransactionAddition.partitions:type_name -> millrace.metadata.GroupPartitions
-	32, // 36: millrace.metadata.TransactionOffsets.commit:type_name -> millrace.metadata.GroupCommit
-	44, // 37: millrace.metadata.WrittenMarkers.markers:type_name -> millrace.metadata.WrittenMarker
-	28, // 38: millrace.metadata.WrittenMarker.partitions:type_name -> millrace.metadata.GroupPartitions
-	20, // 39: millrace.metadata.SnapshotBalance.plan:type_name -> millrace.metadata.BalancePlan
-	23, // 40: millrace.metadata.SnapshotBalance.seen:type_name -> millrace.metadata.BalanceSeen
-	4,  // 41: millrace.metadata.CreateTopic.configs:type_name -> millrace.metadata.KeyValue
-	7,  // 42: millrace.metadata.CreateTopic.placement:type_name -> millrace.metadata.Placement
-	7,  // 43: millrace.metadata.CreatePartitions.placement:type_name -> millrace.metadata.Placement
-	4,  // 44: millrace.metadata.AlterConfigs.set:type_name -> millrace.metadata.KeyValue
-	54, // 45: millrace.metadata.SnapshotRecord.header:type_name -> millrace.metadata.SnapshotHeader
-	6,  // 46: millrace.metadata.SnapshotRecord.broker:type_name -> millrace.metadata.Broker
-	62, // 47: millrace.metadata.SnapshotRecord.configs:type_name -> millrace.metadata.SnapshotConfigs
-	63, // 48: millrace.metadata.SnapshotRecord.topic:type_name -> millrace.metadata.SnapshotTopic
-	64, // 49: millrace.metadata.SnapshotRecord.partitions:type_name -> millrace.metadata.SnapshotPartitions
-	65, // 50: millrace.metadata.SnapshotRecord.tombstones:type_name -> millrace.metadata.SnapshotTombstones
-	66, // 51: millrace.metadata.SnapshotRecord.chain:type_name -> millrace.metadata.SnapshotChain
-	67, // 52: millrace.metadata.SnapshotRecord.footer:type_name -> millrace.metadata.SnapshotFooter
-	61, // 53: millrace.metadata.SnapshotRecord.identity:type_name -> millrace.metadata.SnapshotIdentity
-	45, // 54: millrace.metadata.SnapshotRecord.balance:type_name -> millrace.metadata.SnapshotBalance
-	25, // 55: millrace.metadata.SnapshotRecord.group:type_name -> millrace.metadata.Group
-	55, // 56: millrace.metadata.SnapshotRecord.members:type_name -> millrace.metadata.SnapshotMembers
-	56, // 57: millrace.metadata.SnapshotRecord.offsets:type_name -> millrace.metadata.SnapshotOffsets
-	57, // 58: millrace.metadata.SnapshotRecord.last_generations:type_name -> millrace.metadata.SnapshotLastGenerations
-	58, // 59: millrace.metadata.SnapshotRecord.commit_sequences:type_name -> millrace.metadata.SnapshotCommitSequences
-	59, // 60: millrace.metadata.SnapshotRecord.transactions:type_name -> millrace.metadata.SnapshotTransactions
-	60, // 61: millrace.metadata.SnapshotRecord.pending:type_name -> millrace.metadata.SnapshotPending
-	26, // 62: millrace.metadata.SnapshotMembers.members:type_name -> millrace.metadata.GroupMember
-	33, // 63: millrace.metadata.SnapshotOffsets.offsets:type_name -> millrace.metadata.OffsetColumns
-	37, // 64: millrace.metadata.SnapshotTransactions.transactions:type_name -> millrace.metadata.Transaction
-	33, // 65: millrace.metadata.SnapshotPending.offsets:type_name -> millrace.metadata.OffsetColumns
-	4,  // 66: millrace.metadata.SnapshotConfigs.values:type_name -> millrace.metadata.KeyValue
-	4,  // 67: millrace.metadata.SnapshotTopic.configs:type_name -> millrace.metadata.KeyValue
-	7,  // 68: millrace.metadata.SnapshotPartitions.placement:type_name -> millrace.metadata.Placement
-	69, // [69:69] is the sub-list for method output_type
-	69, // [69:69] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	33, // 25: millrace.metadata.ChangeGroup.seek:type_name -> millrace.metadata.OffsetColumns
+	32, // 26: millrace.metadata.CommitOffsets.commits:type_name -> millrace.metadata.GroupCommit
+	33, // 27: millrace.metadata.GroupCommit.offsets:type_name -> millrace.metadata.OffsetColumns
+	36, // 28: millrace.metadata.ExpireOffsets.unread:type_name -> millrace.metadata.UnreadTopics
+	28, // 29: millrace.metadata.Transaction.partitions:type_name -> millrace.metadata.GroupPartitions
+	39, // 30: millrace.metadata.Transact.steps:type_name -> millrace.metadata.TransactionStep
+	40, // 31: millrace.metadata.TransactionStep.change:type_name -> millrace.metadata.TransactionChange
+	41, // 32: millrace.metadata.TransactionStep.addition:type_name -> millrace.metadata.TransactionAddition
+	42, // 33: millrace.metadata.TransactionStep.offsets:type_name -> millrace.metadata.TransactionOffsets
+	43, // 34: millrace.metadata.TransactionStep.markers:type_name -> millrace.metadata.WrittenMarkers
+	37, // 35: millrace.metadata.TransactionChange.transaction:type_name -> millrace.metadata.Transaction
+	28, // 36: millrace.metadata.TransactionAddition.partitions:type_name -> millrace.metadata.GroupPartitions
+	32, // 37: millrace.metadata.TransactionOffsets.commit:type_name -> millrace.metadata.GroupCommit
+	44, // 38: millrace.metadata.WrittenMarkers.markers:type_name -> millrace.metadata.WrittenMarker
+	28, // 39: millrace.metadata.WrittenMarker.partitions:type_name -> millrace.metadata.GroupPartitions
+	20, // 40: millrace.metadata.SnapshotBalance.plan:type_name -> millrace.metadata.BalancePlan
+	23, // 41: millrace.metadata.SnapshotBalance.seen:type_name -> millrace.metadata.BalanceSeen
+	4,  // 42: millrace.metadata.CreateTopic.configs:type_name -> millrace.metadata.KeyValue
+	7,  // 43: millrace.metadata.CreateTopic.placement:type_name -> millrace.metadata.Placement
+	7,  // 44: millrace.metadata.CreatePartitions.placement:type_name -> millrace.metadata.Placement
+	4,  // 45: millrace.metadata.AlterConfigs.set:type_name -> millrace.metadata.KeyValue
+	54, // 46: millrace.metadata.SnapshotRecord.header:type_name -> millrace.metadata.SnapshotHeader
+	6,  // 47: millrace.metadata.SnapshotRecord.broker:type_name -> millrace.metadata.Broker
+	62, // 48: millrace.metadata.SnapshotRecord.configs:type_name -> millrace.metadata.SnapshotConfigs
+	63, // 49: millrace.metadata.SnapshotRecord.topic:type_name -> millrace.metadata.SnapshotTopic
+	64, // 50: millrace.metadata.SnapshotRecord.partitions:type_name -> millrace.metadata.SnapshotPartitions
+	65, // 51: millrace.metadata.SnapshotRecord.tombstones:type_name -> millrace.metadata.SnapshotTombstones
+	66, // 52: millrace.metadata.SnapshotRecord.chain:type_name -> millrace.metadata.SnapshotChain
+	67, // 53: millrace.metadata.SnapshotRecord.footer:type_name -> millrace.metadata.SnapshotFooter
+	61, // 54: millrace.metadata.SnapshotRecord.identity:type_name -> millrace.metadata.SnapshotIdentity
+	45, // 55: millrace.metadata.SnapshotRecord.balance:type_name -> millrace.metadata.SnapshotBalance
+	25, // 56: millrace.metadata.SnapshotRecord.group:type_name -> millrace.metadata.Group
+	55, // 57: millrace.metadata.SnapshotRecord.members:type_name -> millrace.metadata.SnapshotMembers
+	56, // 58: millrace.metadata.SnapshotRecord.offsets:type_name -> millrace.metadata.SnapshotOffsets
+	57, // 59: millrace.metadata.SnapshotRecord.last_generations:type_name -> millrace.metadata.SnapshotLastGenerations
+	58, // 60: millrace.metadata.SnapshotRecord.commit_sequences:type_name -> millrace.metadata.SnapshotCommitSequences
+	59, // 61: millrace.metadata.SnapshotRecord.transactions:type_name -> millrace.metadata.SnapshotTransactions
+	60, // 62: millrace.metadata.SnapshotRecord.pending:type_name -> millrace.metadata.SnapshotPending
+	26, // 63: millrace.metadata.SnapshotMembers.members:type_name -> millrace.metadata.GroupMember
+	33, // 64: millrace.metadata.SnapshotOffsets.offsets:type_name -> millrace.metadata.OffsetColumns
+	37, // 65: millrace.metadata.SnapshotTransactions.transactions:type_name -> millrace.metadata.Transaction
+	33, // 66: millrace.metadata.SnapshotPending.offsets:type_name -> millrace.metadata.OffsetColumns
+	4,  // 67: millrace.metadata.SnapshotConfigs.values:type_name -> millrace.metadata.KeyValue
+	4,  // 68: millrace.metadata.SnapshotTopic.configs:type_name -> millrace.metadata.KeyValue
+	7,  // 69: millrace.metadata.SnapshotPartitions.placement:type_name -> millrace.metadata.Placement
+	70, // [70:70] is the sub-list for method output_type
+	70, // [70:70] is the sub-list for method input_type
+	70, // [70:70] is the sub-list for extension type_name
+	70, // [70:70] is the sub-list for extension extendee
+	0,  // [0:70] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }

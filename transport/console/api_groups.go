@@ -12,6 +12,30 @@ import (
 type Groups interface {
 	// GroupReport describes a group, as its coordinator sees it. An unknown group matches metadata.ErrGroupNotFound.
 	GroupReport(ctx context.Context, group string) (GroupReport, error)
+	// SeekGroup carries out an order, at the group's coordinator, until ctx ends. Members without Force match
+	// metadata.ErrGroupNotEmpty.
+	SeekGroup(ctx context.Context, group string, order GroupSeekOrder) (GroupSought, error)
+}
+
+// GroupSeekOrder sets offsets of a group.
+type GroupSeekOrder struct {
+	Offsets []GroupOffset `json:"offsets" doc:"each partition once; all are set, or none"`
+	Force   bool          `json:"force" doc:"put out the members that the group has; they join again by themselves"`
+}
+
+// GroupOffset is an offset of a group in one partition, in the form in which the command line exports them.
+type GroupOffset struct {
+	Topic       string `json:"topic" doc:"name"`
+	Partition   int32  `json:"partition" doc:"number"`
+	Offset      *int64 `json:"offset" doc:"next offset to read; null for none"`
+	LeaderEpoch *int32 `json:"leader_epoch" doc:"of the last record read; null when it is not known"`
+	Metadata    string `json:"metadata" doc:"what the client stored with the offset"`
+}
+
+// GroupSought is what a seek has done.
+type GroupSought struct {
+	Members int           `json:"members" doc:"how many were put out"`
+	Prior   []GroupOffset `json:"prior" doc:"what was committed until that very moment, in the order of the request: an order with these brings it back"`
 }
 
 // GroupReport is a group as its coordinator sees it.
@@ -109,6 +133,28 @@ func getGroupDiagnosis(c *call) (any, error) {
 		}
 	}
 	return diagnoseGroup(report), nil
+}
+
+// mostSought bounds the partitions of one order.
+const mostSought = 100_000
+
+func postGroupOffsets(c *call) (any, error) {
+	var order GroupSeekOrder
+	if err := c.read(&order); err != nil {
+		return nil, err
+	}
+	if c.Groups == nil {
+		return nil, invalid("there are no groups", "this broker has no coordinator", "ask another broker")
+	}
+	if n := len(order.Offsets); n == 0 || n > mostSought {
+		return nil, invalid(fmt.Sprintf("offsets of %d partitions cannot be set", n), fmt.Sprintf("an order is about 1 to %d", mostSought), "send several, one after the other")
+	}
+	for i := range order.Offsets {
+		if o := &order.Offsets[i]; o.Topic == "" || o.Partition < 0 || o.Offset != nil && *o.Offset < 0 {
+			return nil, invalid(fmt.Sprintf("the offset of %s-%d cannot be set", o.Topic, o.Partition), "a topic has a name, and partitions and offsets are counted from 0", "null takes an offset away")
+		}
+	}
+	return c.Groups.SeekGroup(c.ctx, c.r.PathValue("group"), order)
 }
 
 // UnknownGroup is the error of a group that does not exist.

@@ -75,6 +75,7 @@ var routes = []route{
 	{"GET", "/v1/upgrade", "How far the brokers are with a new release, and the cluster with its features.", nil, nil, Upgrade{}, getUpgrade},
 	{"POST", "/v1/upgrade", "Finalize a feature level, which every broker must know. It cannot be taken back.", nil, UpgradeOrder{}, Upgrade{}, postUpgrade},
 	{"GET", "/v1/groups/{group}/diagnosis", "A consumer group as its coordinator sees it, why it does not get on, and what mends that.", nil, nil, GroupDiagnosis{}, getGroupDiagnosis},
+	{"POST", "/v1/groups/{group}/offsets", "Set offsets of a group, and with force put out the members that it has, in one step: no commit of theirs counts afterwards.", nil, GroupSeekOrder{}, GroupSought{}, postGroupOffsets},
 	{"GET", "/v1/log-dirs", "The log directories of this broker.", nil, nil, []LogDir{}, getLogDirs},
 }
 
@@ -243,7 +244,7 @@ func statusOf(err error) int {
 		{http.StatusGatewayTimeout, []error{metadata.ErrTimeout, context.DeadlineExceeded}},
 		{http.StatusServiceUnavailable, []error{metadata.ErrNotController, metadata.ErrBusy, metadata.ErrClosed, metadata.ErrFailed, metadata.ErrNotSent}},
 		{http.StatusNotImplemented, []error{errors.ErrUnsupported}},
-		{http.StatusConflict, []error{metadata.ErrPolicyViolation, metadata.ErrStale, metadata.ErrStaleBrokerEpoch, metadata.ErrNoReassignment, metadata.ErrRemoved, metadata.ErrInvalidFeatureLevel}},
+		{http.StatusConflict, []error{metadata.ErrPolicyViolation, metadata.ErrStale, metadata.ErrGroupNotEmpty, metadata.ErrStaleBrokerEpoch, metadata.ErrNoReassignment, metadata.ErrRemoved, metadata.ErrInvalidFeatureLevel}},
 	} {
 		for _, kind := range row.kinds {
 			if errors.Is(err, kind) {
