@@ -391,6 +391,11 @@ func TestDamagedReplicaIsCopiedAnew(t *testing.T) {
 			eventually(t, "the leader knows what is committed", func() bool { return c.leader("orders", 0).HighWatermark() == 10 })
 			require.Equal(t, want, readValues(t, c.leader("orders", 0), 0))
 			require.Equal(t, want, followerValues(t, c.replica(id, "orders", 0), 10))
+			// What the record says, the leader has yet to act upon: until then too few are in sync for it.
+			eventually(t, "the leader counts all three", func() bool {
+				s := c.leader("orders", 0).Status()
+				return s.Role == RoleLeader && len(s.ISR) == 3
+			})
 			produce(t, c.leader("orders", 0), "more")
 		})
 	}
