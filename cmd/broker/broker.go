@@ -272,5 +272,8 @@ func (b *Broker) effective() map[string]string {
 
 func (b *Broker) raftDir() string { return filepath.Join(b.cfg.MetadataDir, raftName) }
 
+// closeGrace is how long the parts may take to close behind Config.StopTimeout, which requests under way have.
+const closeGrace = 15 * time.Second
+
 // stopGrace is how long a stop after a failure may take: the disk may hang, and the process should end.
 const stopGrace = 5 * time.Second

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -99,14 +101,17 @@ func (b *Broker) run(ctx context.Context) (err error) {
 	return b.failure()
 }
 
-// stop stops the started steps in reverse. After a failure it does not wait long: the disk may be gone.
+// stop stops the started steps in reverse. After a failure it does not wait long: the disk may be gone. Nor does it ever wait
+// for good: a process that does not end when it is told to is killed by whoever told it, and nobody learns what it waited
+// for. What was acknowledged is safe either way, the next start only takes longer.
 func (b *Broker) stop(started []step, failed bool) error {
-	limit := b.cfg.StopTimeout
+	limit, grace := b.cfg.StopTimeout, closeGrace
 	if failed {
-		limit = min(limit, stopGrace)
+		limit, grace = min(limit, stopGrace), time.Second
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	var at atomic.Pointer[string]
 	done := make(chan error, 1)
 	go func() {
 		var errs []error
@@ -114,21 +119,28 @@ func (b *Broker) stop(started []step, failed bool) error {
 			if s.stop == nil {
 				continue
 			}
+			at.Store(&s.phase)
 			if err := s.stop(ctx); err != nil {
 				errs = append(errs, fmt.Errorf("stop after %s: %w", s.phase, err))
 			}
 		}
 		done <- errors.Join(errs...)
 	}()
-	if !failed {
-		return <-done
-	}
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(limit + time.Second):
-		return errors.New("parts did not stop in time")
+	case <-time.After(limit + grace):
 	}
+	phase := "starting"
+	if p := at.Load(); p != nil {
+		phase = *p
+	}
+	if !failed {
+		var stacks strings.Builder
+		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
+		b.logger.Error("a part does not stop", "after", phase, "waited", (limit + grace).String(), "goroutines", stacks.String())
+	}
+	return fmt.Errorf("parts did not stop in %s: stop after %s hangs", limit+grace, phase)
 }
 
 func (b *Broker) startHTTP(context.Context) error {
@@ -465,7 +477,10 @@ func (b *Broker) stopServing(ctx context.Context) error {
 	}
 	err := b.transport.Shutdown(ctx)
 	b.stopServe()
-	<-b.serving
+	select {
+	case <-b.serving:
+	case <-time.After(stopGrace): // a handler that does not return, as err says
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		b.logger.Warn("requests were cut off, they did not end in time", "waited", b.cfg.StopTimeout.String())
 		return nil

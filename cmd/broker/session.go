@@ -134,7 +134,11 @@ func (b *Broker) compareWithGossip() {
 // controller's work to another controller (R20). It is bounded by ctx, and does what it can.
 func (b *Broker) leaveSession(ctx context.Context) error {
 	if b.failure() == nil && b.store != nil && b.replicas != nil {
-		if err := b.handOver(ctx); err != nil {
+		// Half of the time at most: the requests under way need some too. Brokers that all stop at once wait for each other.
+		handing, cancel := context.WithTimeout(ctx, b.cfg.StopTimeout/2)
+		err := b.handOver(handing)
+		cancel()
+		if err != nil {
 			b.logger.Warn("stopping without having handed everything over", "error", err)
 		}
 		b.replicas.Resume() // where nobody else could lead, what was held back is appended here

@@ -1,0 +1,36 @@
+package broker
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A part that never stops is named, with what its goroutines wait for, and the process ends all the same.
+func TestStopIsBounded(t *testing.T) {
+	for _, failed := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var log strings.Builder
+			b := &Broker{cfg: Config{StopTimeout: 30 * time.Second}, logger: slog.New(slog.NewTextHandler(&log, nil))}
+			release := make(chan struct{})
+			defer close(release)
+			stopped := map[string]bool{}
+			steps := []step{
+				{"opening what stops last", nil, func(context.Context) error { stopped["last"] = true; return nil }},
+				{"opening what hangs", nil, func(context.Context) error { <-release; return nil }},
+				{"opening what is well", nil, func(context.Context) error { stopped["well"] = true; return nil }},
+			}
+			began := time.Now()
+			err := b.stop(steps, failed)
+			require.ErrorContains(t, err, "opening what hangs")
+			require.LessOrEqual(t, time.Since(began), b.cfg.StopTimeout+closeGrace) // of the bubble's time
+			require.Equal(t, map[string]bool{"well": true}, stopped)
+			require.Equal(t, !failed, strings.Contains(log.String(), "TestStopIsBounded"), "the stacks: %s", log.String())
+		})
+	}
+}
