@@ -71,18 +71,8 @@ func (b *Broker) run(ctx context.Context) (err error) {
 		}
 		err = errors.Join(err, stopErr)
 	}()
-	for _, s := range b.steps() {
-		if ctx.Err() != nil {
-			break
-		}
-		b.enter(s.phase)
-		if err := s.start(ctx); err != nil {
-			if ctx.Err() != nil && b.failure() == nil && errors.Is(err, ctx.Err()) {
-				return nil // a stop was asked for while starting
-			}
-			return errors.Join(b.failure(), err)
-		}
-		started = append(started, s)
+	if started, err = b.start(ctx, b.steps()); err != nil {
+		return err
 	}
 	if ctx.Err() == nil {
 		b.enter("")
@@ -99,6 +89,26 @@ func (b *Broker) run(ctx context.Context) (err error) {
 		}
 	}
 	return b.failure()
+}
+
+// start starts the steps in order, until one fails or a stop is asked for.
+func (b *Broker) start(ctx context.Context, steps []step) (started []step, err error) {
+	for _, s := range steps {
+		if ctx.Err() != nil {
+			break
+		}
+		b.enter(s.phase)
+		if err := s.start(ctx); err != nil {
+			if ctx.Err() != nil && b.failure() == nil {
+				// What the call that was cut off says, such as that another broker can't be reached, is not the reason.
+				b.logger.Info("stopped while starting", "phase", s.phase, "error", err)
+				return started, nil
+			}
+			return started, errors.Join(b.failure(), err)
+		}
+		started = append(started, s)
+	}
+	return started, nil
 }
 
 // stop stops the started steps in reverse. After a failure it does not wait long: the disk may be gone. Nor does it ever wait

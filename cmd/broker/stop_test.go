@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -31,6 +32,29 @@ func TestStopIsBounded(t *testing.T) {
 			require.LessOrEqual(t, time.Since(began), b.cfg.StopTimeout+closeGrace) // of the bubble's time
 			require.Equal(t, map[string]bool{"well": true}, stopped)
 			require.Equal(t, !failed, strings.Contains(log.String(), "TestStopIsBounded"), "the stacks: %s", log.String())
+		})
+	}
+}
+
+// Who is told to stop while it starts has not failed, whatever the call says that this cuts off; who fails has.
+func TestStopWhileStarting(t *testing.T) {
+	for name, asked := range map[string]bool{"told to stop": true, "failed": false} {
+		t.Run(name, func(t *testing.T) {
+			b := &Broker{logger: slog.New(slog.DiscardHandler)}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			started, err := b.start(ctx, []step{
+				{"opening the first", func(context.Context) error { return nil }, nil},
+				{"registering", func(context.Context) error {
+					if asked {
+						cancel()
+					}
+					return errors.New("the controller can't be reached")
+				}, nil},
+				{"serving", func(context.Context) error { panic("behind what did not start") }, nil},
+			})
+			require.Len(t, started, 1, "what is to be stopped")
+			require.Equal(t, asked, err == nil, "%v", err)
 		})
 	}
 }
