@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/integration/proxy"
 )
 
-// stopPatience bounds the wait for the end of a process that was told to stop.
+// stopPatience bounds the wait for the end of a process that was told to stop; it gives itself up after 45 s, and says why.
 const stopPatience = 60 * time.Second
 
 // quitPatience bounds the wait for the stacks of one that does not.

@@ -193,8 +193,9 @@ func (o options) run(ctx context.Context, s *scenario, seed uint64) row {
 		r.fail("%v", err)
 	}
 	w := row{scenario: s, seed: seed, faults: r.faults, report: report, failures: r.failures.list, took: time.Since(began), dir: r.dir}
+	w.notes = r.notes
 	if r.late != nil {
-		w.notes = r.late.notes()
+		w.notes = append(w.notes, r.late.notes()...)
 	}
 	for why := range r.skipped {
 		w.skipped = append(w.skipped, why)

@@ -78,6 +78,7 @@ type run struct {
 	late        *lateDeck
 	latePlaying sync.WaitGroup
 	stopLate    context.CancelFunc
+	notes       []string // for the table
 	// lastRead and lastCommitted have what is behind the last record that was read at the end at each level, by key.
 	lastRead, lastCommitted map[string]int64
 }

@@ -25,6 +25,7 @@ var raftRots = []struct {
 	do   func(r *run, n *cluster.Node) (string, error)
 }{
 	{"a bit flipped in the metadata log", func(r *run, n *cluster.Node) (string, error) { return n.FlipBit(r.random, raftEntries) }},
+	{"a bit flipped in what the metadata log has", func(r *run, n *cluster.Node) (string, error) { return flipEntry(r, n) }},
 	{"a bit flipped in what the metadata log has last", func(r *run, n *cluster.Node) (string, error) { return flipLastEntry(r, n) }},
 	{"the metadata log truncated", func(r *run, n *cluster.Node) (string, error) { return n.Truncate(r.random, raftEntries) }},
 	{"a file of the metadata log deleted", func(r *run, n *cluster.Node) (string, error) { return n.Delete(r.random, raftEntries) }},
@@ -63,6 +64,29 @@ func flipRoot(r *run, n *cluster.Node) (string, error) {
 	b[0] ^= 1 << r.random.IntN(8)
 	_, err = f.WriteAt(b, at)
 	return fmt.Sprintf("byte %d of raft.db", at), err
+}
+
+// flipEntry hits what was written: segments are full of zeros beforehand, of which most of them is.
+func flipEntry(r *run, n *cluster.Node) (string, error) {
+	names, err := filepath.Glob(filepath.Join(n.Data, raftFolder, "raft-log", "*"))
+	if err != nil {
+		return "", err
+	}
+	if len(names) == 0 {
+		return "", fmt.Errorf("damage the metadata of node %d: its log has no files", n.Index)
+	}
+	name := names[r.random.IntN(len(names))]
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return "", err
+	}
+	written := len(bytes.TrimRight(b, "\x00"))
+	if written == 0 {
+		return "", fmt.Errorf("damage %s: nothing was written to it yet", name)
+	}
+	at := r.random.IntN(written)
+	b[at] ^= 1 << r.random.IntN(8)
+	return fmt.Sprintf("byte %d of %s", at, filepath.Base(name)), os.WriteFile(name, b, 0o600)
 }
 
 // flipLastEntry hits what a crash could be blamed for: the last 512 bytes of the metadata log that were written.

@@ -44,6 +44,7 @@ var scenarios = []*scenario{
 	{name: "S7-raft", what: "rot in the metadata of a stopped broker, nothing else", round: roundRotRaft},
 	{name: "S10", what: "EndTxn, Produce, offset commits and others arrive when their clients have gone on", proxy: true, impatient: true, late: true, round: roundHeld},
 	{name: "S11", what: "64 members of three groups join and leave, a broker is paused for 8 s", perTopic: 24, groups: churningGroups, plain: true, round: roundChurn},
+	{name: "stop", what: "brokers are told to stop, whatever the others, the clients and they themselves are about", links: true, transactional: true, groups: usualGroups, script: stopEverywhere},
 }
 
 // between returns a random time.
