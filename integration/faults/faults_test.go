@@ -117,11 +117,55 @@ func TestChoose(t *testing.T) {
 	require.Error(t, err)
 	for _, all := range [][]*scenario{scenarios, tierOne} {
 		for _, s := range all {
-			require.NotNil(t, s.round, s.name)
+			require.True(t, (s.round == nil) != (s.script == nil), "%s: rounds, or a script", s.name)
 		}
 	}
 	for _, s := range mutants {
 		require.NotNil(t, s.script, s.name)
+	}
+}
+
+// S10 does not pass unless each way was played to its end: what comes to nothing is played again, a bounded number of times,
+// and then named.
+func TestLateDeck(t *testing.T) {
+	cards := lateCards()
+	require.Len(t, cards, 3*2*2*3)
+	holes := 0
+	for _, c := range cards {
+		if c.hole() {
+			holes++
+			require.False(t, c.second || c.timedOut, "%s", c)
+		}
+	}
+	require.Equal(t, 4, holes)
+
+	d := newLateDeck(cards, newRandom(1))
+	require.Len(t, d.notDrawn(), len(cards))
+	unlucky := cards[7]
+	for {
+		c, ok := d.draw()
+		if !ok {
+			break
+		}
+		if c == unlucky {
+			d.back(c, errLost)
+		} else {
+			d.judge(c, "refused")
+		}
+	}
+	require.Equal(t, lateAttempts, d.tried[unlucky])
+	require.Len(t, d.notDrawn(), 1)
+	require.Contains(t, d.notDrawn()[0], unlucky.String())
+	require.Contains(t, d.notes()[0], "35 of 36")
+}
+
+// The answer to a late request is a judgement only if the broker that gave it is the one that may judge.
+func TestRefusal(t *testing.T) {
+	for _, err := range []error{kerr.InvalidTxnState, kerr.ProducerFenced, kerr.InvalidProducerEpoch, kerr.TransactionAbortable, kerr.ConcurrentTransactions} {
+		require.True(t, refusal(err), "%v", err)
+	}
+	for _, err := range []error{errLost, kerr.NotLeaderForPartition, kerr.NotCoordinator, kerr.CoordinatorLoadInProgress, kerr.NotEnoughReplicas, kerr.RequestTimedOut} {
+		require.False(t, refusal(err), "%v", err)
 	}
 }
 
