@@ -4,6 +4,7 @@
 //	go run ./integration/faults -tier t1            # the smoke test of each merge
 //	go run ./integration/faults -minutes 30         # the scenarios S1 to S7 in turn
 //	go run ./integration/faults -scenarios S4 -seed 7
+//	go run ./integration/faults -scenarios S10,stop # late requests of transactions in every way; stops in every state
 //	go run ./integration/faults -failover           # how long a partition goes without an acknowledgement
 //	go run ./integration/faults -failover -client java
 //
