@@ -2,141 +2,136 @@ package broker
 
 import (
 	"context"
-	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/millrace/millrace/metadata"
+	"github.com/millrace/millrace/transport/console"
 )
 
-// scrapedGroups is a broker that coordinates groups with offsets, and the leaders it asks.
-type scrapedGroups struct {
-	groupMetrics
-	replica *metadata.Replica
-	epoch   int64
-	asked   []placeQuestion
-	silent  func(placeQuestion) bool // leaders that don't answer
-}
-
-func newScrapedGroups(t *testing.T) *scrapedGroups {
-	s := &scrapedGroups{replica: metadata.NewReplica(), silent: func(placeQuestion) bool { return false }}
-	var err error
-	s.epoch, err = s.replica.Register(metadata.Registration{
-		ID: 1, Incarnation: [16]byte{1}, Directories: []metadata.DirectoryID{{1}},
-		Listeners: []metadata.Listener{{Name: "PLAINTEXT", Host: "127.0.0.1", Port: 9092, Protocol: "PLAINTEXT"}},
-	}, false)
-	require.NoError(t, err)
-	s.self, s.image = 1, s.replica.Image
-	// Partition p has the records p to p+100.
-	s.read = func(_ context.Context, asked []placeQuestion) []place {
-		s.asked = append(s.asked, asked...)
-		places := make([]place, len(asked))
-		for i, q := range asked {
-			places[i] = place{Start: int64(q.Partition), End: int64(q.Partition) + 100, First: -1}
-			if s.silent(q) {
-				places[i] = place{First: -1, Error: "no answer"}
-			}
-		}
-		return places
-	}
-	return s
-}
-
-func (s *scrapedGroups) topic(t *testing.T, name string, id byte, partitions int) metadata.TopicID {
-	assignments := make([][]metadata.BrokerID, partitions)
-	for i := range assignments {
-		assignments[i] = []metadata.BrokerID{1}
-	}
-	require.NoError(t, s.replica.CreateTopic(name, metadata.TopicID{id}, nil, assignments))
-	return metadata.TopicID{id}
-}
-
-func (s *scrapedGroups) commit(t *testing.T, group string, topic metadata.TopicID, partitions int, offset int64) {
-	c := metadata.OffsetCommit{Group: group, Generation: -1, Time: 1}
-	for p := range partitions {
-		c.Offsets = append(c.Offsets, metadata.OffsetEntry{TopicID: topic, Partition: int32(p), Offset: offset, LeaderEpoch: -1})
-	}
-	refused, err := s.replica.CommitOffsets(1, s.epoch, c)
-	require.NoError(t, err)
-	require.Nil(t, refused)
-}
-
-// scrape returns the values of all series, by name and labels.
-func (s *scrapedGroups) scrape(t *testing.T) map[string]float64 {
-	s.asked = nil
-	registry := prometheus.NewPedanticRegistry()
-	require.NoError(t, registry.Register(&s.groupMetrics))
-	families, err := registry.Gather()
-	require.NoError(t, err)
-	out := map[string]float64{}
-	for _, f := range families {
-		for _, m := range f.Metric {
-			var labels []string
-			for _, l := range m.Label {
-				labels = append(labels, l.GetValue())
-			}
-			out[strings.TrimPrefix(f.GetName(), "kafka_consumergroup_")+" "+strings.Join(labels, " ")] = m.Gauge.GetValue()
+// groupSeries are the series of groups in the metrics of a broker, by name and labels as they are written.
+func groupSeries(t *testing.T, b *Broker) map[string]string {
+	_, text := get(t, b, "/metrics")
+	out := map[string]string{}
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "kafka_consumergroup_") {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), "} ")
+			out[name+"}"] = value
 		}
 	}
 	return out
 }
 
-// Few offsets have series of their own, and each leader is asked what waits behind each.
-func TestGroupMetricsOfFewOffsets(t *testing.T) {
-	s := newScrapedGroups(t)
-	orders := s.topic(t, "orders", 1, 2)
-	s.commit(t, "billing", orders, 2, 10)
-	s.silent = func(q placeQuestion) bool { return q.Partition == 1 }
-	require.Equal(t, map[string]float64{
-		"members billing":                 0,
-		"current_offset billing 0 orders": 10, "current_offset billing 1 orders": 10,
-		"lag billing 0 orders": 90, "lag_seconds billing 0 orders": 0,
-		"current_offset_sum billing orders": 20, "lag_sum billing orders": 90,
-	}, s.scrape(t))
-	require.Equal(t, []placeQuestion{{orders, 0, 10}, {orders, 1, 10}}, s.asked)
-}
-
-// Many offsets have sums only, which are right, and however many groups there are, the leaders are asked once about each
-// partition.
-func TestGroupMetricsOfManyOffsets(t *testing.T) {
-	s := newScrapedGroups(t)
-	orders, parcels := s.topic(t, "orders", 1, 100), s.topic(t, "parcels", 2, 50)
-	s.topic(t, "unread", 3, 10)
-	const groups = 40
-	for g := range groups {
-		s.commit(t, fmt.Sprintf("group-%d", g), orders, 40, int64(g))
-		s.commit(t, fmt.Sprintf("group-%d", g), parcels, 20, 30)
-	}
-	s.silent = func(q placeQuestion) bool { return q.Topic == parcels || q.Partition == 39 }
-	got := s.scrape(t)
-	require.Len(t, got, groups*4, "members, sums of offsets in two topics, sums of lag in one, of each group")
-	for g := range groups {
-		lag := 0
-		for p := range 39 {
-			lag += p + 100 - max(g, p)
+// ux.md 6: the series of groups under the names that dashboards know, with their labels, and with the lag of every kind of
+// offset: one that is up to date, one that is behind, one whose records were deleted before they were read, one beyond the end.
+// They go with the offsets, the topic and the group.
+func TestGroupMetrics(t *testing.T) {
+	b := startBroker(t, testConfig(t.TempDir()))
+	cl := client(t, b, kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	adm := kadm.NewClient(cl)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for topic, partitions := range map[string]int32{"orders": 4, "bills": 1} {
+		_, err := adm.CreateTopic(ctx, partitions, 1, nil, topic)
+		require.NoError(t, err)
+		for p := range partitions {
+			for range 10 {
+				require.NoError(t, cl.ProduceSync(ctx, &kgo.Record{Topic: topic, Partition: p, Value: []byte("v"), Timestamp: time.Now().Add(-time.Hour)}).FirstErr())
+			}
 		}
-		require.Equal(t, float64(lag), got[fmt.Sprintf("lag_sum group-%d orders", g)])
-		require.Equal(t, float64(40*g), got[fmt.Sprintf("current_offset_sum group-%d orders", g)])
-		require.Equal(t, float64(20*30), got[fmt.Sprintf("current_offset_sum group-%d parcels", g)])
 	}
-	require.Len(t, s.asked, 60)
-	seen := map[placeQuestion]bool{}
-	for _, q := range s.asked {
-		require.False(t, seen[q])
-		seen[q] = true
+	commit := func(group, topic string, offsets ...int64) {
+		o := kadm.Offsets{}
+		for p, at := range offsets {
+			if at >= 0 {
+				o.Add(kadm.Offset{Topic: topic, Partition: int32(p), At: at, LeaderEpoch: -1})
+			}
+		}
+		require.NoError(t, adm.CommitAllOffsets(ctx, group, o))
+	}
+	commit("g", "orders", 10, 4, 2, 25) // up to date, behind, eaten by retention, beyond the end
+	commit("g", "bills", 9)
+	commit("other", "bills", 3)
+	deleted := kadm.Offsets{}
+	deleted.Add(kadm.Offset{Topic: "orders", Partition: 2, At: 7})
+	_, err := adm.DeleteRecords(ctx, deleted)
+	require.NoError(t, err)
+
+	series := groupSeries(t, b)
+	at := func(name, labels string) string { return "kafka_consumergroup_" + name + "{" + labels + "}" }
+	of := func(p string) string { return `consumergroup="g",partition="` + p + `",topic="orders"` }
+	for p, lag := range map[string]string{"0": "0", "1": "6", "2": "3", "3": "0"} {
+		require.Equal(t, lag, series[at("lag", of(p))], "partition %s", p)
+	}
+	require.Equal(t, "4", series[at("current_offset", of("1"))])
+	require.Equal(t, "0", series[at("lag_seconds", of("0"))])
+	require.Equal(t, "0", series[at("lag_seconds", of("3"))])
+	for _, p := range []string{"1", "2"} {
+		require.Regexp(t, regexp.MustCompile(`^3(59|6[0-9])\d`), series[at("lag_seconds", of(p))], "an hour")
+	}
+	require.Equal(t, "9", series[at("lag_sum", `consumergroup="g",topic="orders"`)])
+	require.Equal(t, "41", series[at("current_offset_sum", `consumergroup="g",topic="orders"`)])
+	require.Equal(t, "0", series[at("members", `consumergroup="g"`)])
+	names := map[string]int{}
+	for name := range series {
+		name, _, _ = strings.Cut(name, "{")
+		names[name]++
+	}
+	require.Equal(t, map[string]int{
+		"kafka_consumergroup_current_offset": 6, "kafka_consumergroup_lag": 6, "kafka_consumergroup_lag_seconds": 6,
+		"kafka_consumergroup_current_offset_sum": 3, "kafka_consumergroup_lag_sum": 3, "kafka_consumergroup_members": 2,
+	}, names)
+
+	_, err = adm.DeleteTopics(ctx, "orders")
+	require.NoError(t, err)
+	_, err = adm.DeleteGroups(ctx, "other")
+	require.NoError(t, err)
+	left := groupSeries(t, b)
+	require.Len(t, left, 6, "of one group and one topic")
+	for name := range left {
+		require.False(t, strings.Contains(name, "orders") || strings.Contains(name, "other"), name)
 	}
 }
 
-// A broker without a lease says nothing of groups that are another's by now, and no broker of groups of another's.
-func TestGroupMetricsAreTheCoordinators(t *testing.T) {
-	s := newScrapedGroups(t)
-	s.commit(t, "billing", s.topic(t, "orders", 1, 1), 1, 0)
-	require.NotEmpty(t, s.scrape(t))
-	s.self = 2
-	require.Empty(t, s.scrape(t))
-	s.self, s.image = 1, func() *metadata.Image { return nil }
-	require.Empty(t, s.scrape(t))
+// The group's report has the partitions of never committed and of deleted topics as what they are.
+func TestGroupReportOfEveryKindOfOffset(t *testing.T) {
+	b := startBroker(t, testConfig(t.TempDir()))
+	cl := client(t, b, kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	adm := kadm.NewClient(cl)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for _, topic := range []string{"orders", "gone"} {
+		_, err := adm.CreateTopic(ctx, 2, 1, nil, topic)
+		require.NoError(t, err)
+		for p := range int32(2) {
+			require.NoError(t, cl.ProduceSync(ctx, &kgo.Record{Topic: topic, Partition: p, Value: []byte("v")}).FirstErr())
+		}
+		o := kadm.Offsets{}
+		o.Add(kadm.Offset{Topic: topic, Partition: 0, At: 5, LeaderEpoch: -1})
+		require.NoError(t, adm.CommitAllOffsets(ctx, "g", o))
+	}
+	_, err := adm.DeleteTopics(ctx, "gone")
+	require.NoError(t, err)
+	member := client(t, b, kgo.ConsumerGroup("g"), kgo.ConsumeTopics("orders"), kgo.DisableAutoCommit())
+	reports := groupReports{b}
+	for {
+		member.PollRecords(ctx, 1) // its offset is beyond the end of partition 0
+		r, err := reports.GroupReport(ctx, "g")
+		require.NoError(t, err)
+		if r.State != "Stable" {
+			continue
+		}
+		require.Len(t, r.Partitions, 2)
+		require.False(t, slices.ContainsFunc(r.Partitions, func(p console.GroupPartition) bool { return p.Topic != "orders" || p.Member == "" }))
+		beyond, never := r.Partitions[0], r.Partitions[1]
+		require.Equal(t, []int64{5, 1, 0, 0}, []int64{beyond.Current, beyond.LogEnd, beyond.Lag, beyond.LagMS})
+		require.Equal(t, []int64{-1, -1, 1, 1}, []int64{never.Current, never.CommittedMS, never.LogEnd, never.Lag})
+		return
+	}
 }
