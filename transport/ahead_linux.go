@@ -1,56 +1,35 @@
 package transport
 
 import (
-	"net"
-	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// aheadReader reads a plain TCP connection of a client that may send ahead of our answers. While answers are held back it looks whether
-// more has arrived without waiting for it, and writes them only if nothing has: they go out together, and yet no later than the reader
-// would fall asleep. It belongs to the connection's reader goroutine.
-type aheadReader struct {
-	c   *Conn
-	raw syscall.RawConn
-	n   *atomic.Int64
+// canLook says that looker works here.
+const canLook = true
 
-	try func(fd uintptr) bool // reads into p, never waits
+// looker reads what a socket has, without waiting.
+type looker struct {
+	try func(fd uintptr) bool
 	p   []byte
 	got int
 }
 
-// newAheadReader returns nil if c is not a plain TCP connection.
-func newAheadReader(c *Conn, n *atomic.Int64) *aheadReader {
-	t, ok := c.net.(*net.TCPConn)
-	if !ok {
-		return nil
-	}
-	raw, err := t.SyscallConn()
-	if err != nil {
-		return nil
-	}
-	r := &aheadReader{c: c, raw: raw, n: n}
-	r.try = func(fd uintptr) bool {
-		r.got, _ = unix.Read(int(fd), r.p) // an error comes again with the read that waits
+func (l *looker) init() {
+	l.try = func(fd uintptr) bool {
+		l.got, _ = unix.Read(int(fd), l.p) // an error comes again with the read that waits
 		return true
 	}
-	return r
 }
 
-func (r *aheadReader) Read(p []byte) (int, error) {
-	if r.c.holds() {
-		r.p, r.got = p, 0
-		err := r.raw.Read(r.try)
-		r.p = nil
-		if err == nil && r.got > 0 {
-			r.n.Add(int64(r.got))
-			return r.got, nil
-		}
-		r.c.flush()
+// read returns how many bytes it got.
+func (l *looker) read(raw syscall.RawConn, p []byte) int {
+	l.p, l.got = p, 0
+	err := raw.Read(l.try)
+	l.p = nil
+	if err != nil {
+		return 0
 	}
-	n, err := r.c.net.Read(p)
-	r.n.Add(int64(n))
-	return n, err
+	return l.got
 }

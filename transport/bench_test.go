@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -109,3 +110,64 @@ func BenchmarkSpliced(b *testing.B) {
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// BenchmarkLateResponses answers small requests from another goroutine, as an append that waits for its followers does.
+func BenchmarkLateResponses(b *testing.B) {
+	for _, depth := range []int{1, 32} {
+		b.Run(fmt.Sprintf("pipelined=%d", depth), func(b *testing.B) {
+			late := make(chan *Request, depth)
+			s := startServer(b, handlerFunc(func(r *Request) { late <- r }), overTCP)
+			answer := respond("pong")
+			go func() {
+				for r := range late {
+					r.Reply(Message(answer))
+				}
+			}()
+			b.Cleanup(func() { close(late) })
+			c := s.dial()
+			var burst []byte
+			for i := range depth {
+				burst = append(burst, metadataFrame(int32(i), "ping")...)
+			}
+			answers := make([]byte, depth*len(appendMessage(nil, 0, answer)))
+			b.ReportAllocs()
+			for n := 0; b.Loop(); n++ {
+				if n%depth == 0 { // b.N counts responses
+					if _, err := c.Write(burst); err != nil {
+						b.Fatal(err)
+					}
+					if _, err := io.ReadFull(c, answers); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkFromRest has connections that rest serve one request each: what a heartbeat costs that comes every three seconds.
+func BenchmarkFromRest(b *testing.B) {
+	const conns = 100
+	s := startServer(b, handlerFunc(func(r *Request) { r.Reply(Message(respond("pong"))) }), overTCP)
+	var clients []*testClient
+	for range conns {
+		clients = append(clients, s.dial())
+	}
+	ping := metadataFrame(1, "ping")
+	answer := make([]byte, len(appendMessage(nil, 0, respond("pong"))))
+	b.ReportAllocs()
+	for n := 0; b.Loop(); n++ {
+		if n%conns == 0 {
+			b.StopTimer()
+			require.Eventually(b, func() bool { return s.resting() == conns }, 10*time.Second, 10*time.Millisecond)
+			b.StartTimer()
+		}
+		c := clients[n%conns]
+		if _, err := c.Write(ping); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, answer); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

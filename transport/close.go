@@ -21,6 +21,9 @@ var (
 	ErrServerClosed = errors.New("transport: server closed")
 )
 
+// errRest ends reading until something arrives: the connection is not closed.
+var errRest = errors.New("connection rests")
+
 // errStopReading ends a read that is no longer wanted: the connection drains.
 var errStopReading = errors.New("connection is closing")
 

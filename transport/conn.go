@@ -3,12 +3,12 @@ package transport
 import (
 	"context"
 	"crypto/tls"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -17,10 +17,11 @@ type Conn struct {
 	id       uint64
 	server   *Server
 	listener *Listener
-	raw      net.Conn // the accepted connection
-	net      net.Conn // raw, or TLS over it
-	gathers  bool     // net writes a list of buffers by one call
-	// looksAhead says that the reader writes the answers held back before a read that waits (aheadReader), so that they may be
+	raw      net.Conn        // the accepted connection
+	net      net.Conn        // raw, or TLS over it
+	gathers  bool            // net writes a list of buffers by one call
+	waits    syscall.RawConn // of raw, where its bytes can be waited for; nil: the connection never rests
+	// looksAhead says that the reader writes the answers held back before a read that waits (readBuffer), so that they may be
 	// held back at all while the next request is on its way.
 	looksAhead bool
 	// lastLarge says that the last request did not fit the read buffer, which therefore can't tell whether another one follows. Of
@@ -28,7 +29,7 @@ type Conn struct {
 	lastLarge bool
 	ip        netip.Addr
 	source    *source     // nil: none. Set by Server.add
-	turns     *turnWriter // of chunks, see turns; nil where they are not written in turns
+	turns     *turnWriter // of chunks, see turns; nil where they are not written in turns, and before the first chunk
 	accepted  time.Time
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
@@ -41,7 +42,9 @@ type Conn struct {
 	// Of the reader goroutine.
 	frames      frameReader
 	clientID    string    // of the last request: it is the same one each time
-	armedIdle   bool      // the read deadline stands for IdleTimeout
+	armed       armed     // what the read deadline is
+	lastRequest time.Time // when the last request had been read
+	greeted     bool      // TLS has shaken hands, or there is none
 	served      bool      // a first request was read
 	firstBefore time.Time // when the first request must have been read
 
@@ -72,7 +75,8 @@ type Conn struct {
 		muteUntil   time.Time // the socket isn't read before that
 
 		unordered    bool // answers leave as they come
-		writer       bool // the writer goroutine was started
+		writer       bool // the writer goroutine runs
+		rests        bool // the connection rests: the writer ends when it has nothing to write
 		readerWaits  bool // the reader waits for room
 		softwareName string
 		softwareVer  string
@@ -88,10 +92,12 @@ type connValue struct{ key, value any }
 func newConn(s *Server, l *Listener, raw net.Conn, id uint64) *Conn {
 	c := &Conn{id: id, server: s, listener: l, raw: raw, net: raw, ip: addrIP(raw.RemoteAddr()), accepted: time.Now()}
 	_, c.gathers = raw.(*net.TCPConn)
-	c.turns = newTurnWriter(c, raw)
+	c.waits = waitable(raw)
+	c.greeted = l.tls == nil
+	c.looksAhead = canLook && c.waits != nil && l.tls == nil
 	if l.tls != nil {
 		inner := raw
-		if c.turns != nil {
+		if c.openTurns(); c.turns != nil {
 			inner = c.turns
 		}
 		c.net = tls.Server(inner, l.tls.serverConfig())
@@ -115,18 +121,6 @@ func newConn(s *Server, l *Listener, raw net.Conn, id uint64) *Conn {
 	c.firstBefore = c.accepted.Add(s.cfg.FirstRequestTimeout)
 	c.touch(c.accepted)
 	return c
-}
-
-// countReader counts what is read.
-type countReader struct {
-	r io.Reader
-	n *atomic.Int64
-}
-
-func (r countReader) Read(p []byte) (int, error) {
-	n, err := r.r.Read(p)
-	r.n.Add(int64(n))
-	return n, err
 }
 
 // ID is unique among the connections of a server; for logs.

@@ -20,6 +20,8 @@
 //   - Answers are held back, to share a write, only while the reader has something to do: before it waits for anything it writes them.
 //   - Frame memory, large chunks and turns to write records are divided among the addresses that clients come from (source), so that one of
 //     them, whatever it does on however many connections, leaves the others theirs (N6, N8).
+//   - A connection that is silent, before its first request too, holds no buffer, no writer and no stack above 2 KiB (N6): 4 KiB in all,
+//     what TLS keeps and the kernel's memory aside. [Handler.Handle] may be called on another goroutine than the time before.
 //   - A peer that does not read costs a bounded number of bytes and is cut off when a write makes no progress (N1).
 //   - The context of a connection ends with it, so nothing waits for a dead peer (N2).
 //   - A panic in a handler closes its connection only, unless it passed through a package below transport: then the process ends (N9).
@@ -28,8 +30,10 @@
 // # Goroutines
 //
 // Per listener one acceptor, and one certificate watcher when it speaks TLS. Per connection one reader, which also answers whatever is
-// ready when [Handler.Handle] returned, and one writer from the first time an answer comes later than that. [Request.Go] starts one for
-// a handler that must block. All belong to the [Server]; [Server.Shutdown] waits for them.
+// ready when [Handler.Handle] returned, and one writer from the first time an answer comes later than that. A connection that is silent
+// rests (rest.go): it has neither, but one goroutine that waits with Go's smallest stack and no buffer, and its reader is a servant, a
+// coroutine in the place of that goroutine; at most sixteen of those are kept. [Request.Go] starts one for a handler that must block. All
+// belong to the [Server]; [Server.Shutdown] waits for them.
 //
 // # Locks
 //

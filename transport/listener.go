@@ -161,7 +161,7 @@ func (s *Server) welcome(l *Listener, raw net.Conn) {
 		_ = raw.Close()
 		return
 	}
-	s.tasks.Go(c.serve)
+	c.begin()
 }
 
 // addrIP is the IP address of a, or the zero Addr if it has none.

@@ -26,8 +26,9 @@ func (c *Conn) guard(what string, fn func()) (ok bool) {
 			return
 		}
 		if through := panicOrigin(); through != "" {
-			c.log().Error("panic below transport: the process ends", "what", what, "in", through)
-			return // without recover: the runtime prints the panic with its stack
+			// Without recover: the runtime prints the panic. Its stack ends at a servant's coroutine, so this is the place for it.
+			c.log().Error("panic below transport: the process ends", "what", what, "in", through, "stack", string(debug.Stack()))
+			return
 		}
 		if v := recover(); v != nil {
 			c.log().Error("panic in a request handler: connection closed", "what", what, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))

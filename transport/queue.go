@@ -246,7 +246,7 @@ func (c *Conn) dueLocked() bool {
 	return !c.frames.buffered()
 }
 
-// Answers that are held back until the reader would wait (aheadReader) are so for no more than maxHeldRequests further requests outside
+// Answers that are held back until the reader would wait (readBuffer) are so for no more than maxHeldRequests further requests outside
 // the read buffer, and for none larger than maxHeldFrameBytes: about the time that a write and the wake-up of its reader take.
 const (
 	maxHeldRequests   = 8
@@ -308,14 +308,18 @@ func (c *Conn) flushLocked() {
 	}
 }
 
-// write is the writer goroutine.
+// write is the writer goroutine. It ends with the connection, or when that rests; the next late answer starts another.
 func (c *Conn) write() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for !c.mu.dead {
-		if len(c.mu.out) > 0 && !c.mu.flushing {
+		switch {
+		case len(c.mu.out) > 0 && !c.mu.flushing:
 			c.flushLocked()
-		} else {
+		case c.mu.rests:
+			c.mu.writer = false
+			return
+		default:
 			c.work.Wait()
 		}
 	}

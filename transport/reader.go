@@ -35,7 +35,8 @@ var (
 
 // frameReader cuts frames from a stream. It belongs to a connection's reader goroutine.
 type frameReader struct {
-	br     *bufio.Reader
+	br     *bufio.Reader // of buffer
+	buffer *readBuffer   // nil while the connection rests
 	budget *budget
 	source *source // nil: none
 	// arm sets the deadline of the following reads. It returns an error when no more should be read.

@@ -13,7 +13,7 @@ type Handler interface {
 	// is taken for the request.
 	Accept(key, version int16) (flexible, ok bool)
 
-	// Handle serves one request. It is called on the connection's reader goroutine, one request of a connection after the other in
+	// Handle serves one request. It is called on the connection's present reader goroutine, one request of a connection after the other in
 	// the order they arrived, and must lead to exactly one call of Reply, ReplyThrottled, ReplyFunc, ReplyThenClose, ReplyNothing
 	// or CloseConn on the request: at once or later, from any goroutine. It should not block for long: whatever must wait, parks
 	// the request and returns, or moves to a goroutine with [Request.Go].

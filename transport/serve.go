@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"bufio"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -10,20 +9,27 @@ import (
 	"time"
 )
 
-// serve is the reader goroutine.
-func (c *Conn) serve() {
-	var in io.Reader = countReader{c.net, &c.listener.metrics.bytesIn}
-	if r := newAheadReader(c, &c.listener.metrics.bytesIn); r != nil {
-		in, c.looksAhead = r, true
-	}
-	c.frames.br = bufio.NewReaderSize(in, readBufferBytes)
+// serve is the reader goroutine, from the first bytes or from those that woke the connection up, until it rests or ends. waited is what came of
+// waiting for them, a deadline that passed for example.
+func (c *Conn) serve(waited error) (rests bool) {
+	c.wake()
 	err := c.handshake()
-	for err == nil {
-		err = c.serveOne()
+	if err == nil && waited != nil {
+		err = c.readFailed(waited)
 	}
-	if errors.Is(err, errStream) {
+	seldom := c.served && time.Since(c.lastRequest) >= restAfter
+	for err == nil {
+		if err = c.serveOne(); err == nil && seldom && c.doze() {
+			err = errRest
+		}
+	}
+	switch {
+	case err == errRest:
+		c.rest()
+		return true
+	case errors.Is(err, errStream):
 		c.handOver()
-		return
+		return false
 	}
 	c.flush() // what was asked for before the end, or before the request that can't be served, is answered
 	switch {
@@ -45,6 +51,8 @@ func (c *Conn) serve() {
 		c.delayClose()
 	}
 	c.kill(err)
+	c.frames.putBuffer()
+	return false
 }
 
 // delayClose keeps a rejected connection open for a while if its source had many of late.
@@ -53,7 +61,7 @@ func (c *Conn) delayClose() {
 	if d <= 0 {
 		return
 	}
-	c.frames.br = nil // its buffer is not needed meanwhile
+	c.frames.putBuffer() // it is not needed meanwhile
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -63,17 +71,20 @@ func (c *Conn) delayClose() {
 	}
 }
 
-// handshake does TLS's, within the time for the first request.
+// handshake does TLS's once, within the time for the first request.
 func (c *Conn) handshake() error {
-	t, ok := c.net.(*tls.Conn)
-	if !ok {
+	if c.greeted {
 		return nil
 	}
+	t := c.net.(*tls.Conn)
 	if err := c.raw.SetDeadline(c.firstBefore); err != nil {
 		return err
 	}
+	if c.stopping() { // after the deadline, see setReadDeadline
+		return errStopReading
+	}
 	err := t.Handshake()
-	if err == nil || c.stopping() {
+	if c.greeted = err == nil; c.greeted || c.stopping() {
 		return err
 	}
 	var notTLS tls.RecordHeaderError
@@ -102,8 +113,8 @@ func (c *Conn) serveOne() error {
 	if err := c.waitRoom(); err != nil {
 		return err
 	}
-	if !c.armedIdle && !c.frames.buffered() {
-		if err := c.armIdle(); err != nil {
+	if c.armed != armedRest && !c.frames.buffered() {
+		if err := c.armRest(); err != nil {
 			return c.readFailed(err)
 		}
 	}
@@ -139,7 +150,7 @@ func (c *Conn) serveOne() error {
 	}
 	if !c.served {
 		c.served = true
-		c.armedIdle = false
+		c.armed = armedOther // no longer the first request's
 		c.server.settled(c)
 	}
 	c.handle(&Request{Key: h.key, Version: h.version, CorrelationID: h.correlationID, ClientID: c.clientID, Body: h.body, Frame: f, Conn: c, Received: time.Now()})
@@ -172,6 +183,7 @@ func (c *Conn) admit(pre preamble) (flexible bool, err error) {
 // handle queues the request's slot, calls the handler, and sends what is ready.
 func (c *Conn) handle(r *Request) {
 	c.touch(r.Received)
+	c.lastRequest = r.Received
 	if !c.enqueue(r) {
 		return
 	}
@@ -180,7 +192,7 @@ func (c *Conn) handle(r *Request) {
 	}
 }
 
-// readFailed finds out what an error of reading means: nil to go on.
+// readFailed finds out what an error of reading means: nil to go on, errRest to rest.
 func (c *Conn) readFailed(err error) error {
 	switch {
 	case c.stopping():
@@ -216,35 +228,67 @@ func (c *Conn) stopping() bool {
 	return c.mu.stopReading || c.mu.dead
 }
 
-// armIdle sets the read deadline for the wait for a request: when the connection will have been idle for too long. It stays where it
-// is while requests pass, and idleFired moves it on, so that the usual request costs no timer.
-func (c *Conn) armIdle() error {
-	t := c.firstBefore
-	if c.served {
-		t = c.server.started.Add(time.Duration(c.lastActive.Load())).Add(c.server.cfg.IdleTimeout)
-		if now := time.Now(); !t.After(now) {
-			t = now.Add(c.server.cfg.IdleTimeout) // a request is parked for longer than that
-		}
+// armed is what a connection's read deadline is.
+type armed uint8
+
+const (
+	armedOther armed = iota // within a request, or one that passed
+	armedRest               // of the wait for a request: the connection may rest, or was idle for too long
+	armedIdle               // of a connection that rests: it was idle for too long
+)
+
+// armRest sets the read deadline for the wait for a request. It stays where it is while requests pass, and idleFired moves it on, so that
+// the usual request costs no timer.
+func (c *Conn) armRest() error {
+	now := time.Now()
+	t := c.idleUntil(now)
+	if rest := now.Add(restAfter); c.waits != nil && rest.Before(t) {
+		t = rest
 	}
-	c.armedIdle = true
+	c.armed = armedRest
 	return c.setReadDeadline(t)
 }
 
-// idleFired decides when the idle deadline has passed: nil to wait on.
-func (c *Conn) idleFired() error {
-	if !c.served {
-		c.reject(rejectFirstRequest, "no request in time")
-		return ErrIdle
+// armIdle sets the read deadline of a connection that is to rest, unless it is set.
+func (c *Conn) armIdle(now time.Time) error {
+	if c.armed == armedIdle {
+		return nil
 	}
+	c.armed = armedIdle
+	return c.setReadDeadline(c.idleUntil(now))
+}
+
+// idleUntil is when the connection will have been idle for too long.
+func (c *Conn) idleUntil(now time.Time) time.Time {
+	if !c.served {
+		return c.firstBefore
+	}
+	t := c.server.started.Add(time.Duration(c.lastActive.Load())).Add(c.server.cfg.IdleTimeout)
+	if !t.After(now) {
+		t = now.Add(c.server.cfg.IdleTimeout) // a request is parked for longer than that
+	}
+	return t
+}
+
+// idleFired decides when the deadline of armRest or of armIdle has passed: nil to wait on, errRest to rest until the latter.
+func (c *Conn) idleFired() error {
+	now := time.Now()
 	c.mu.Lock()
 	busy := c.mu.pending > 0 || len(c.mu.out) > 0 || c.mu.flushing
 	c.mu.Unlock()
-	idle := time.Since(c.server.started) - time.Duration(c.lastActive.Load())
-	if !busy && idle >= c.server.cfg.IdleTimeout {
+	idle := now.Sub(c.server.started) - time.Duration(c.lastActive.Load())
+	switch {
+	case !c.served && !now.Before(c.firstBefore):
+		c.reject(rejectFirstRequest, "no request in time")
+		return ErrIdle
+	case c.served && !busy && idle >= c.server.cfg.IdleTimeout:
 		return ErrIdle
 	}
-	c.armedIdle = false
-	return nil
+	c.armed = armedOther
+	if idle < restAfter || !c.mayRest() || c.armIdle(now) != nil {
+		return nil
+	}
+	return errRest
 }
 
 // armFrame sets the read deadline within a frame.
@@ -252,7 +296,7 @@ func (c *Conn) armFrame(t time.Time) error {
 	if !c.served && c.firstBefore.Before(t) {
 		t = c.firstBefore
 	}
-	c.armedIdle = false
+	c.armed = armedOther
 	return c.setReadDeadline(t)
 }
 

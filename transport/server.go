@@ -30,6 +30,7 @@ type Server struct {
 	metrics   *metrics
 	chunks    chunks
 	turns     *turns
+	servants  servants
 	hints     sizeHints
 	noise     noise
 	rate      *rate.Limiter
@@ -139,6 +140,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}
 	s.tasks.Wait()
+	s.servants.end()
 	if !cancel() {
 		<-ended
 	}

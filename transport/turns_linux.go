@@ -37,17 +37,11 @@ type turnWriter struct {
 	err    error
 }
 
-// newTurnWriter returns nil if conn is not a TCP connection.
-func newTurnWriter(c *Conn, conn net.Conn) *turnWriter {
-	t, ok := conn.(*net.TCPConn)
-	if !ok {
-		return nil
+// openTurns makes the connection's turnWriter, if it is a TCP connection and has none. Most never send a chunk.
+func (c *Conn) openTurns() {
+	if c.turns == nil && c.waits != nil {
+		c.turns = &turnWriter{Conn: c.raw, c: c, raw: c.waits}
 	}
-	raw, err := t.SyscallConn()
-	if err != nil {
-		return nil
-	}
-	return &turnWriter{Conn: conn, c: c, raw: raw}
 }
 
 // CloseWrite closes the sending side, as the method of a TCP connection of that name.

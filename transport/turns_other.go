@@ -7,7 +7,7 @@ import "net"
 // turnWriter is not used here: connections write their chunks when they like.
 type turnWriter struct{ net.Conn }
 
-func newTurnWriter(*Conn, net.Conn) *turnWriter { return nil }
+func (c *Conn) openTurns() {}
 
 func (w *turnWriter) begin()  {}
 func (w *turnWriter) filled() {}

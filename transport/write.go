@@ -175,6 +175,7 @@ func (c *Conn) writeSpliced(r *Request) error {
 		}
 		gathered = 0
 	}
+	c.openTurns()
 	c.turns.begin()
 	defer c.turns.end()
 	chunk := c.server.chunks.get(c.source, gathered+total-c.uncopied(s))
