@@ -175,12 +175,13 @@ func (c *Coordinator) step(group string, ev Event) error {
 // with brings an entry up to the present metadata and then, if this broker coordinates the group, gives the event to its
 // core; a nil event only does the first. It reports false if the entry is gone.
 func (c *Coordinator) with(e *entry, ev Event) (err error, ok bool) {
-	var acts []Action
 	e.mu.Lock()
 	if e.mu.gone {
 		e.mu.Unlock()
 		return nil, false
 	}
+	list := actionLists.Get().(*[]Action)
+	acts := *list
 	// The Image is read under the lock: no entry ever goes by one that is older than what it has acted upon (I13).
 	im := c.cfg.Store.Image()
 	epoch, mine := c.mine(im, e.name)
@@ -188,26 +189,44 @@ func (c *Coordinator) with(e *entry, ev Event) (err error, ok bool) {
 	switch {
 	case !mine:
 		err = ErrNotCoordinator
-		acts = append(acts, e.mu.core.Step(now, &LetGo{Err: ErrNotCoordinator})...)
+		acts = e.mu.core.AppendStep(acts, now, &LetGo{Err: ErrNotCoordinator})
 		e.mu.epoch = -1
 	case epoch != e.mu.epoch:
-		acts = append(acts, e.mu.core.Step(now, c.loaded(im, e.name))...)
+		acts = e.mu.core.AppendStep(acts, now, c.loaded(im, e.name))
 		e.mu.epoch = epoch
 	}
 	if mine && ev != nil {
-		for _, a := range e.mu.core.Step(now, ev) {
-			if a.Kind == ActionAnswer && a.Waiter == nil {
+		kept := len(acts)
+		acts = e.mu.core.AppendStep(acts, now, ev)
+		for i := kept; i < len(acts); i++ {
+			if a := &acts[i]; a.Kind == ActionAnswer && a.Waiter == nil {
 				err = a.Err
 				continue
 			}
-			acts = append(acts, a)
+			if kept != i {
+				acts[kept] = acts[i]
+			}
+			kept++
 		}
+		clear(acts[kept:])
+		acts = acts[:kept]
 	}
 	c.settleLocked(e)
 	e.mu.Unlock()
 	c.perform(e, acts)
+	if clear(acts); cap(acts) <= maxListedActions {
+		*list = acts[:0]
+		actionLists.Put(list)
+	}
 	return err, true
 }
+
+// maxListedActions is how long a list may be to be used again: that of a generation of hundreds of members is left to the
+// garbage collector.
+const maxListedActions = 64
+
+// actionLists hold the lists that steps are written to.
+var actionLists = sync.Pool{New: func() any { return new([]Action) }}
 
 func (c *Coordinator) loaded(im *metadata.Image, group string) *Loaded {
 	return &Loaded{Group: im.Group(group), LastGeneration: im.LastGeneration(group), Resume: c.cfg.Settings().ResumeAfterFailure, Topics: c.topics.at(im)}

@@ -35,17 +35,19 @@ type Core struct {
 
 	// wake is no later than the first deadline.
 	wake    Instant
-	actions []Action // reused by every step
+	actions []Action // of the step under way
 }
 
 // NewCore returns the core of a group. Its first event must be [Loaded].
 func NewCore(name string) *Core { return &Core{name: name, wake: Never} }
 
-// Step takes one event at the time now, which never goes back, and returns what to do about it. The list is valid until
-// the next Step.
-func (c *Core) Step(now Time, ev Event) []Action {
-	clear(c.actions)
-	c.actions = c.actions[:0]
+// Step takes one event at the time now, which never goes back, and returns what to do about it.
+func (c *Core) Step(now Time, ev Event) []Action { return c.AppendStep(nil, now, ev) }
+
+// AppendStep is Step, and appends what to do to acts. The core keeps no list of its own: an Action is large, and most groups
+// of a broker are at rest.
+func (c *Core) AppendStep(acts []Action, now Time, ev Event) []Action {
+	c.actions = acts
 	c.learnTopics(ev)
 	switch ev := ev.(type) {
 	case *Loaded:
@@ -75,7 +77,8 @@ func (c *Core) Step(now Time, ev Event) []Action {
 	c.drain(now)
 	c.consumerPropose(now)
 	c.wake = c.deadline()
-	return c.actions
+	acts, c.actions = c.actions, nil
+	return acts
 }
 
 // handle takes an event that no change on its way keeps waiting.
