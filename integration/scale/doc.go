@@ -4,6 +4,7 @@
 //	go run ./integration/scale                      # everything, some ten minutes
 //	go run ./integration/scale partitions           # 10,000 partitions of three replicas on three brokers
 //	go run ./integration/scale move stop first      # a fourth broker under load; planned stops; a new cluster's first topic
+//	go run ./integration/scale connections groups   # a thousand groups of three at rest, and their members' connections alone
 //
 // It prints a table with a row per figure and ends with 1 when one misses its goal. The figures are those of this machine:
 // run it alone. With root it works in the sandbox of package cluster, so that nothing outlives it.

@@ -56,6 +56,7 @@ var parts = []struct {
 	{"first", (*bench).measureFirst},
 	{"commits", (*bench).measureCommits},
 	{"coordinator", (*bench).measureCoordinator},
+	{"connections", (*bench).measureConnections},
 	{"groups", (*bench).measureGroups},
 	{"offsets", (*bench).measureOffsets},
 }

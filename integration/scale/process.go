@@ -18,7 +18,8 @@ import (
 
 // footprint is what a process occupies.
 type footprint struct {
-	rss, heap, goHeld       int64 // bytes; goHeld: obtained from the system and not given back
+	rss, heap, stacks       int64 // bytes, of the heap and of goroutine stacks those in use
+	goHeld                  int64 // bytes obtained from the system and not given back
 	goroutines, descriptors int
 	sockets, files          int // descriptors by kind; files without directories of their own kind
 	threads                 int
@@ -84,6 +85,8 @@ func look(ctx context.Context, n *cluster.Node) (f footprint, err error) {
 			f.goroutines = int(v)
 		case "go_memstats_heap_inuse_bytes":
 			f.heap = int64(v)
+		case "go_memstats_stack_inuse_bytes":
+			f.stacks = int64(v)
 		case "go_memstats_sys_bytes":
 			held = v
 		case "go_memstats_heap_released_bytes":
@@ -110,7 +113,7 @@ func lookAtAll(ctx context.Context, c *cluster.Cluster) (all []footprint, err er
 }
 
 func (f footprint) String() string {
-	return fmt.Sprintf("rss %d MiB, heap %d MiB, %d goroutines, %d threads, %d descriptors (%d sockets, %d files)", f.rss>>20, f.heap>>20, f.goroutines, f.threads, f.descriptors, f.sockets, f.files)
+	return fmt.Sprintf("rss %d MiB, heap %d MiB, stacks %d MiB, %d goroutines, %d threads, %d descriptors (%d sockets, %d files)", f.rss>>20, f.heap>>20, f.stacks>>20, f.goroutines, f.threads, f.descriptors, f.sockets, f.files)
 }
 
 // most returns the largest of a measure.

@@ -75,15 +75,9 @@ func (b *bench) measureGroups(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	var worst, heap int64
-	for i := range after {
-		if of[i] > 0 {
-			worst = max(worst, (after[i].rss-before[i].rss)/int64(of[i]))
-			heap = max(heap, (after[i].heap-before[i].heap)/int64(of[i]))
-		}
-	}
+	worst, shares := each(before, after, of)
 	shape := fmt.Sprintf("%d groups of %d at rest, %v coordinated by each", b.groups, size, of)
-	b.judge(shape+": resident memory per group on its coordinator, its members' connections included", worst <= bytesPerGroup, "≤ 64 KiB", "%.1f KiB (heap %.1f)", float64(worst)/1024, float64(heap)/1024)
+	b.judge(shape+": resident memory per group on its coordinator, its members' connections included", worst <= bytesPerGroup, "≤ 64 KiB", "%s", shares)
 	b.judge("CPU of each broker, heartbeats every 3 s", slices.Max(cores) <= restCores, "≤ 5 %", "%s", percents(cores))
 	lost := 0
 	for _, s := range w.look() {
