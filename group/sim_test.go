@@ -258,7 +258,7 @@ func (s *sim) offline() {
 		s.failf("a commit from outside was taken by a group with members")
 	}
 	if err == nil {
-		s.oracle.acked[0] = simAck{}
+		s.oracle.acked[0], s.oracle.reset[0] = simAck{}, len(s.images)
 	}
 	s.committed(nil)
 }
