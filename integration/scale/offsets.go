@@ -38,8 +38,13 @@ func (b *bench) measureOffsets(ctx context.Context) (err error) {
 	}
 	took := time.Since(began)
 	b.tell(fmt.Sprintf("%d offsets stored by commits of %d", b.offsets, partitions), "in %s, %.0f/s", took.Round(10*time.Millisecond), float64(b.offsets)/took.Seconds())
+	// It may go without the probes' commits noticing: it coordinates none of them, and the quorum stays whole enough.
+	away, err := follower(ctx, c)
+	if err != nil {
+		return err
+	}
 	p := newProbe()
-	if err := p.start(ctx, c, 50, 10*time.Millisecond); err != nil { // 500 a second
+	if err := p.start(ctx, c, away, 50, 10*time.Millisecond); err != nil { // 500 a second
 		return err
 	}
 	defer p.end()
@@ -87,11 +92,6 @@ func (b *bench) measureOffsets(ctx context.Context) (err error) {
 		grown = max(grown, after[i].rss-before[i].rss)
 	}
 	b.tell("resident memory per offset and broker, the garbage of snapshots included", "%d bytes", grown/int64(b.offsets))
-	// One that coordinates none of the probes may go without their commits noticing: the quorum stays whole enough.
-	away, err := idleNode(c, p.groups)
-	if err != nil {
-		return err
-	}
 	err = phase("while a follower is killed and restores its own snapshot", true, func() error {
 		if err := away.Kill(); err != nil {
 			return err

@@ -24,9 +24,9 @@ type probe struct {
 
 func newProbe() *probe { return &probe{} }
 
-// start begins to commit to so many groups, each once in an interval. All have one of two brokers for a coordinator, so
-// that the third may go.
-func (p *probe) start(ctx context.Context, c *cluster.Cluster, groups int, interval time.Duration) error {
+// start begins to commit to so many groups, each once in an interval. None has the node for a coordinator that is going to
+// be away.
+func (p *probe) start(ctx context.Context, c *cluster.Cluster, away *cluster.Node, groups int, interval time.Duration) error {
 	ctx, p.stop = context.WithCancel(ctx)
 	for i := 0; len(p.groups) < groups && i < 100*groups; i++ {
 		name := fmt.Sprintf("probe-%d", i)
@@ -34,7 +34,7 @@ func (p *probe) start(ctx context.Context, c *cluster.Cluster, groups int, inter
 		if err != nil {
 			return err
 		}
-		if addr == c.Nodes[len(c.Nodes)-1].Addr {
+		if addr == away.Addr {
 			continue
 		}
 		conn, err := member.Dial(addr, "probe")
@@ -117,16 +117,27 @@ func snapshots(ctx context.Context, c *cluster.Cluster) (all []time.Time, err er
 	return all, nil
 }
 
-// idleNode returns a node that coordinates none of the groups and is not the controller, if there is one of both kinds.
-func idleNode(c *cluster.Cluster, groups []string) (*cluster.Node, error) {
-	addrs, err := member.Coordinators(c.Nodes[0].Addr, groups...)
-	if err != nil {
-		return nil, err
-	}
+// follower returns a node that is not the controller: its end is no election.
+func follower(ctx context.Context, c *cluster.Cluster) (*cluster.Node, error) {
+	var out *cluster.Node
+	leaders := 0
 	for _, n := range c.Nodes {
-		if !slices.Contains(addrs, n.Addr) {
-			return n, nil
+		page, err := n.Get(ctx, "/metrics")
+		if err != nil {
+			return nil, err
+		}
+		leads, err := series(page, `millrace_raft_state{state="leader"}`)
+		if err != nil {
+			return nil, err
+		}
+		if leads == 0 {
+			out = n
+		} else {
+			leaders++
 		}
 	}
-	return nil, fmt.Errorf("every broker coordinates a probe")
+	if out == nil || leaders != 1 {
+		return nil, fmt.Errorf("%d of %d brokers are the controller", leaders, len(c.Nodes))
+	}
+	return out, nil
 }
