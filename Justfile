@@ -30,9 +30,10 @@ check: lint test
 race *packages="./log/... ./replication/... ./metadata/... ./group/... ./transport/...":
     CGO_ENABLED=1 go test -race -short {{packages}}
 
-# more seeds through the storage model and the replication simulator: just scenario 100000
+# more seeds through the storage models and the replication simulator: just scenario 100000
 scenario seeds="100000":
     go test ./log -run 'TestModel' -timeout 0 -args -model.seeds {{seeds}}
+    go test ./metadata/raftlog -run 'TestModel$' -timeout 0 -args -model.seeds {{seeds}}
     go test ./replication -run 'TestSimulation' -timeout 0 -args -sim.seeds {{seeds}}
     go test ./group/... -run 'TestSimulation' -timeout 0 -args -sim.seeds {{seeds}}
 

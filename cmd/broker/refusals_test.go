@@ -78,8 +78,16 @@ func TestDamagedDirectoriesAreRefused(t *testing.T) {
 		"raft store overwritten": {func(dir string) error {
 			return overwrite(raft(dir, "raft.db"), 0, bytes.Repeat([]byte{0x5a}, 8192))
 		}, []string{"the metadata log", "is damaged", "--replace 1"}},
-		"raft store emptied":  {func(dir string) error { return os.Truncate(raft(dir, "raft.db"), 0) }, []string{"the metadata log", "it is gone or empty", "--replace 1"}},
-		"raft store deleted":  {func(dir string) error { return os.Remove(raft(dir, "raft.db")) }, []string{"the metadata log", "it is gone or empty", "--replace 1"}},
+		"raft store emptied": {func(dir string) error { return os.Truncate(raft(dir, "raft.db"), 0) }, []string{"the metadata log", "it is gone or empty", "--replace 1"}},
+		"raft store deleted": {func(dir string) error { return os.Remove(raft(dir, "raft.db")) }, []string{"the metadata log", "it is gone or empty", "--replace 1"}},
+		"raft log emptied": {func(dir string) error {
+			names, err := filepath.Glob(raft(dir, "raft-log", "*"))
+			for _, name := range names {
+				err = cmpErr(err, os.Truncate(name, 0))
+			}
+			return err
+		}, []string{"the metadata log", "it has 0 bytes", "--replace 1"}},
+		"raft log deleted":    {func(dir string) error { return os.RemoveAll(raft(dir, "raft-log")) }, []string{"the metadata log", "is gone", "--replace 1"}},
 		"raft folder deleted": {func(dir string) error { return os.RemoveAll(raft(dir)) }, []string{"has no metadata", "never formed over old records"}},
 		"raft folder of another cluster": {func(dir string) error {
 			return cmpErr(os.RemoveAll(raft(dir)), os.CopyFS(raft(dir), os.DirFS(raft(foreign))))
