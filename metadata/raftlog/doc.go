@@ -44,6 +44,13 @@
 // rotten; a bit that flips in what was acknowledged last is an entry that a voter silently forgets (M6, M14). It does not sync again
 // what recovery found. And a segment that a cut leaves is sealed, a new one begun: two more syncs.
 //
+// # Cost
+//
+// Beside raft-boltdb, in one run on a disk and machine that others used too (BenchmarkStoreLogs, -DeleteRange, -OpenLog of package
+// metadata): an append of one entry of 200 B takes 0.33 ms instead of 1.24 (3.8x faster), of 64 0.76 instead of 2.2 (2.9x); 10 000
+// entries leave the front in 3.6 ms instead of 7.2, without holding up an append; 100 000 are read and checked at a start in 0.10 s
+// instead of 0.57. An entry takes 8 bytes of memory, and 40 bytes and up to 511 of padding for its batch on disk.
+//
 // # Goroutines and locks
 //
 // One, makeAhead, from Open or Create to Close. Appends and cuts hold writing, whatever stores the record shaping; the index in
