@@ -144,7 +144,7 @@
 // A million committed offsets take 50 MB, their snapshot 14 MB. Writing it takes 0.15 s of computing, at a quarter of the time
 // (Pacer), so that it is written in 0.6 s beside Apply; reading it takes 0.2 s, and twice that when another broker sent it. A
 // commit takes Apply 7 µs when no two in a batch are of one group. While three brokers on two cores take snapshots of a
-// million offsets, start from one or are sent one, 500 commits a second take up to 75 ms, with p99 at 14 to 54 ms. Fencing the coordinator of 3400 among 10 000 groups
+// million offsets, start from one or are sent one, 500 commits a second take up to 82 ms, with p99 at 11 to 54 ms. Fencing the coordinator of 3400 among 10 000 groups
 // takes 5 ms. An idle transactional id takes 340 bytes and 45 of a snapshot: 100 000 are written in 0.1 s and read in 0.16 s. A
 // transaction of three additions, an end and three reports takes Apply 117 µs. Through three stores on one disk, on a machine that
 // others used too, one id makes 280 to 340 transactions/s, 16 make 1100 to 1400 and 200 make 4000 to 6400 (end, p50: 0.5, 3, 8 to 11 ms);
