@@ -2,6 +2,7 @@ package group
 
 import (
 	"encoding/binary"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,17 +48,21 @@ func TestDeleteOffsetsOfReadTopics(t *testing.T) {
 		"classic":        {classic, protocols(consumerSays("orders")), nil, ErrSubscribed, nil},
 		"not understood": {classic, protocols([]byte("?")), nil, ErrSubscribed, ErrSubscribed},
 		"Connect":        {connect, protocols(consumerSays("orders")), ErrNonEmpty, nil, nil},
-		"KIP-848":        {consumer, &metadata.GroupMember{ID: "m", MemberEpoch: 1, Subscription: []string{"orders"}}, nil, ErrSubscribed, nil},
-		"KIP-848, regex": {consumer, &metadata.GroupMember{ID: "m", MemberEpoch: 1, SubscriptionRegex: "ord.+"}, nil, ErrSubscribed, nil},
+		"KIP-848":        {consumer, &metadata.GroupMember{ID: "m", MemberEpoch: 1, SessionTimeout: time.Hour, Subscription: []string{"orders"}}, nil, ErrSubscribed, nil},
+		"KIP-848, regex": {consumer, &metadata.GroupMember{ID: "m", MemberEpoch: 1, SessionTimeout: time.Hour, SubscriptionRegex: "ord.+"}, nil, ErrSubscribed, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := idealStore{x, 0}
-			tc.group.Group, tc.group.Upsert = name, []*metadata.GroupMember{tc.member}
-			s.ChangeGroup(tc.group, func(_ uint64, err error) { require.NoError(t, err) })
 			asked := []TopicIDPartition{{TopicID: ids["orders"]}, {TopicID: ids["bills"]}}
+			// Before there are members: the coordinator, which runs beside, may give those another epoch at once.
 			for _, tp := range asked {
-				s.CommitOffsets(metadata.OffsetCommit{Group: name, Member: "m", Generation: 1, Offsets: []OffsetEntry{{TopicID: tp.TopicID, Offset: 1}}}, func(_ []error, err error) { require.NoError(t, err) })
+				s.CommitOffsets(metadata.OffsetCommit{Group: name, Generation: -1, Offsets: []OffsetEntry{{TopicID: tp.TopicID, Offset: 1}}}, func(errs []error, err error) {
+					require.NoError(t, err)
+					require.NoError(t, errors.Join(errs...))
+				})
 			}
+			tc.group.Group, tc.group.Revision, tc.group.Upsert = name, s.Image().Group(name).Revision, []*metadata.GroupMember{tc.member}
+			s.ChangeGroup(tc.group, func(_ uint64, err error) { require.NoError(t, err) })
 			c.DeleteOffsets(name, asked, func(errs []error, err error) {
 				if tc.whole != nil {
 					require.ErrorIs(t, err, tc.whole)
