@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -19,10 +20,11 @@ import (
 	pb "github.com/millrace/millrace/metadata/metadatapb"
 )
 
-// snapshotsIn returns the folders of the snapshots, oldest first.
+// snapshotsIn returns the folders of the snapshots, oldest first. One that is being written does not count.
 func snapshotsIn(t *testing.T, cfg Config) []string {
 	entries, err := os.ReadDir(filepath.Join(cfg.Dir, "snapshots"))
 	require.NoError(t, err)
+	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return strings.HasSuffix(e.Name(), ".tmp") })
 	store, err := openSnapshots(cfg.Dir, discard())
 	require.NoError(t, err)
 	metas, err := store.List()

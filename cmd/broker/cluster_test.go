@@ -272,7 +272,11 @@ func TestClusterFormsGrowsAndRefuses(t *testing.T) {
 		b = startBroker(t, c)
 		require.Equal(t, was, b.NodeID())
 		eventually(t, "it votes in place of the old one", func() bool {
-			for _, v := range controllerOf([]*Broker{g.brokers[0], g.brokers[2]}).Store().Quorum().Voters {
+			lead := controllerOf([]*Broker{g.brokers[0], g.brokers[2]})
+			if lead == nil {
+				return false // between two
+			}
+			for _, v := range lead.Store().Quorum().Voters {
 				if v.ID == was && v.Directory == b.dir.ID() {
 					return true
 				}
