@@ -154,7 +154,8 @@
 //
 // Started by Open and waited for by Close, beside Raft's own: gather and settle of the proposer, six lanes of the
 // outbox, land, askBarriers, expire, followLeadership, tellSuspicions, control, keepQuorum, and with Config.Balance balance. A
-// leader has two more for each follower it sends entries to (raft_announcer.go), which end with that connection. Raft calls the
+// leader has two more for each follower it sends entries to (raft_announcer.go), which end with that connection; Raft's own for a
+// follower that can't be reached waits until a heartbeat reaches it again, for a minute at most (raft_absence.go). Raft calls the
 // FSM from one goroutine, and writes a snapshot from another one, of a state that nobody changes any more. Lock order:
 // Store.publishing before watchers.mu; the other locks are leaves.
 //

@@ -146,7 +146,8 @@ func Open(cfg Config) (_ *Store, err error) {
 	}
 	s.elect = newElecting(inner)
 	announcer := newAnnouncer(s.elect)
-	s.transport = announcer
+	awaiting := newAwaiting(announcer, s.stop)
+	s.transport = awaiting
 	opened = append(opened, s.elect)
 
 	if s.db, err = cfg.openDatabase(); err != nil {
@@ -196,6 +197,7 @@ func Open(cfg Config) (_ *Store, err error) {
 	if s.raft, err = raft.NewRaft(rc, s.fsm, logs, stable, snaps, s.transport); err != nil {
 		return nil, fmt.Errorf("start raft in %s: %w", cfg.Dir, err)
 	}
+	awaiting.raft.Store(s.raft)
 	halt := sync.OnceValue(s.raft.Shutdown)
 	s.halt.Store(&halt)
 	opened = append(opened, closeFunc(func() error { return halt().Error() }))
