@@ -26,6 +26,7 @@
 //	Store.ChangeGroup, CommitOffsets, …   at the group's coordinator, answered by callback          groups.go
 //	        │ encoded commands and commits
 //	     outbox            lanes with one call in flight; a call carries all that waits (D4)         outbox.go
+//	                       a group's changes behind the commits asked for before (I18)             outbox_order.go
 //	        │ one call
 //	   the controller      makes sure that the commands can be read, and proposes them               controller_groups.go
 //	        │

@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -170,4 +171,55 @@ func TestLargeGroupsAndCommits(t *testing.T) {
 	change.Upsert[0].Assignment = make([]byte, maxChangeBytes)
 	_, err = changeGroup1(t, s, change)
 	require.ErrorIs(t, err, ErrPolicyViolation)
+}
+
+// I18, G7: a member that commits, and without waiting for the answer gives the partition up or leaves, has committed; what of its
+// requests came first is applied first.
+func TestChangesFollowCommits(t *testing.T) {
+	s := openStore(t, testConfig(t, t.TempDir()))
+	register(t, s, 1, 1)
+	id := createTopics(t, s, newTopic("orders", 1))[0].ID
+	const groups = 20
+	names := make([]string, groups)
+	revisions := make([]uint64, groups)
+	member := func() []*GroupMember { return []*GroupMember{{ID: "m", MemberEpoch: 1, SessionTimeout: time.Hour}} }
+	for i := range names {
+		names[i] = fmt.Sprintf("g%d", i)
+		var err error
+		revisions[i], err = changeGroup1(t, s, GroupChange{Group: names[i], Type: ClassicGroup, State: GroupStable, Generation: 1, ProtocolType: "consumer", Upsert: member()})
+		require.NoError(t, err)
+	}
+	for round := range 40 {
+		type outcome struct {
+			group    int
+			revision uint64
+			err      error
+		}
+		done := make(chan outcome, 2*groups)
+		for i, name := range names {
+			s.CommitOffsets(OffsetCommit{Group: name, Member: "m", Generation: int32(1 + 2*round), Offsets: entriesFor(id, 1, int64(round))}, func(entries []error, err error) {
+				done <- outcome{-1, 0, errors.Join(append(entries, err)...)}
+			})
+			// It leaves, and joins again: two generations.
+			s.ChangeGroup(GroupChange{Group: name, Revision: revisions[i], Type: ClassicGroup, State: GroupEmpty, Generation: int32(2 + 2*round), ProtocolType: "consumer", Remove: []string{"m"}}, func(revision uint64, err error) {
+				done <- outcome{i, revision, err}
+			})
+		}
+		for range 2 * groups {
+			o := <-done
+			require.NoError(t, o.err)
+			if o.group >= 0 {
+				revisions[o.group] = o.revision
+			}
+		}
+		for i, name := range names {
+			o, ok := s.Offset(name, id, 0)
+			require.True(t, ok)
+			require.EqualValues(t, round, o.Offset)
+			var err error
+			revisions[i], err = changeGroup1(t, s, GroupChange{Group: name, Revision: revisions[i], Type: ClassicGroup, State: GroupStable, Generation: int32(3 + 2*round), ProtocolType: "consumer", Upsert: member()})
+			require.NoError(t, err)
+		}
+	}
+	require.Empty(t, s.outbox.order.groups)
 }

@@ -41,6 +41,7 @@ type outbox struct {
 	changes      [outboxLanes]outboxLane
 	offsets      [outboxLanes]outboxLane
 	transactions [transactionLanes]outboxLane
+	order        outboxOrder
 }
 
 // outboxItem is one command, or one commit or step of a batch.
@@ -70,6 +71,7 @@ type outboxLane struct {
 
 func newOutbox(s *Store) *outbox {
 	o := &outbox{s: s}
+	o.order.groups = make(map[string]*groupOrder)
 	for i := range outboxLanes {
 		o.changes[i] = outboxLane{number: uint32(i), wake: make(chan struct{}, 1)}
 		o.offsets[i] = outboxLane{number: uint32(i), wake: make(chan struct{}, 1)}
@@ -95,8 +97,8 @@ func laneOf(lanes *[outboxLanes]outboxLane, group string) *outboxLane {
 	return &lanes[mix(hashKey(GroupCoordinator, group))%outboxLanes]
 }
 
-// put queues an item, or refuses it with a definite error.
-func (l *outboxLane) put(item *outboxItem) {
+// put queues an item, or returns a definite error, with which the item is the caller's to answer.
+func (l *outboxLane) put(item *outboxItem) error {
 	l.mu.Lock()
 	full, closed := l.bytes > outboxBytes, l.closed
 	if !full && !closed {
@@ -106,20 +108,20 @@ func (l *outboxLane) put(item *outboxItem) {
 	l.mu.Unlock()
 	switch {
 	case closed:
-		item.done(0, nil, ErrClosed)
+		return ErrClosed
 	case full:
-		item.done(0, nil, &Error{
+		return &Error{
 			Kind: ErrBusy,
 			What: "too many changes of groups or transactions wait for the metadata quorum",
 			Why:  fmt.Sprintf("there are more than %d bytes of them on this broker", outboxBytes),
 			Fix:  "try again in a moment; nothing was changed",
-		})
-	default:
-		select {
-		case l.wake <- struct{}{}:
-		default:
 		}
 	}
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+	return nil
 }
 
 // take removes from the queue what goes into one call.

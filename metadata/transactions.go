@@ -206,7 +206,9 @@ func (o *outbox) step(key string, step transactionStep, entries int, done func(u
 	body := make([]byte, 0, len(encoded)+8)
 	body = protowire.AppendTag(body, stepField, protowire.BytesType)
 	body = protowire.AppendBytes(body, encoded)
-	o.transactionLane(key).put(&outboxItem{kind: pb.CommandType_COMMAND_TRANSACT, body: body, entries: entries, deadline: time.Now().Add(outboxTimeout), done: done})
+	if err := o.transactionLane(key).put(&outboxItem{kind: pb.CommandType_COMMAND_TRANSACT, body: body, entries: entries, deadline: time.Now().Add(outboxTimeout), done: done}); err != nil {
+		done(0, nil, err)
+	}
 }
 
 func (o *outbox) transactionLane(key string) *outboxLane {
