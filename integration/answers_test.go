@@ -540,6 +540,10 @@ func configQuestions() []question {
 	}
 	value := func(s string) *string { return &s }
 	const topic, broker = kmsg.ConfigResourceTypeTopic, kmsg.ConfigResourceTypeBroker
+	shows := func(value string, q question) question {
+		q.until = `"Value":"` + value + `"` // a broker of Kafka hears of a change a moment after it is answered
+		return q
+	}
 	operation9 := increment("operation 9", topic, "t", "retention.ms", 9, value("1"))
 	operation9.better = "42 says what is wrong, Kafka's -1 nothing"
 	return []question{
@@ -548,14 +552,14 @@ func configQuestions() []question {
 		describe("describe an unknown topic", topic, "nope"), describe("describe a bad name", topic, "no/such!"), describe("describe an unknown broker", broker, "77"),
 		describe("describe a broker by a word", broker, "one"), describe("describe type 99", 99, "x"),
 		increment("set a key", topic, "t", "retention.ms", 0, value("3600000")),
-		describe("describe the changed key", topic, "t", "retention.ms"),
+		shows("3600000", describe("describe the changed key", topic, "t", "retention.ms")),
 		increment("set an unknown key", topic, "t", "no.such.key", 0, value("1")), increment("set a bad value", topic, "t", "retention.ms", 0, value("soon")),
 		increment("set without a value", topic, "t", "retention.ms", 0, nil), increment("append to a number", topic, "t", "retention.ms", 2, value("1")), increment("append to a list", topic, "t", "cleanup.policy", 2, value("compact")),
-		describe("describe the longer list", topic, "t", "cleanup.policy"),
+		shows("delete,compact", describe("describe the longer list", topic, "t", "cleanup.policy")),
 		increment("subtract from a list", topic, "t", "cleanup.policy", 3, value("compact")), operation9,
 		increment("set on an unknown topic", topic, "nope", "retention.ms", 0, value("1")), increment("set on an unknown broker", broker, "77", "log.cleaner.threads", 0, value("2")),
 		increment("set on a broker by a word", broker, "one", "log.cleaner.threads", 0, value("2")), increment("set on type 99", 99, "x", "a", 0, value("1")),
-		alter("replace the keys", topic, "t", "segment.bytes", "16777216"), describe("describe the replaced keys", topic, "t", "retention.ms", "segment.bytes"),
+		alter("replace the keys", topic, "t", "segment.bytes", "16777216"), shows("16777216", describe("describe the replaced keys", topic, "t", "retention.ms", "segment.bytes")),
 		alter("replace by an unknown key", topic, "t", "no.such.key", "1"), alter("replace on an unknown topic", topic, "nope", "segment.bytes", "16777216"), alter("replace by a bad value", topic, "t", "segment.bytes", "big"),
 	}
 }
