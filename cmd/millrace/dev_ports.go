@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -118,33 +119,53 @@ func (r *reserved) taken(id int, what, address string, err error) error {
 	return f
 }
 
+// Free ports are drawn from [devAnyFrom, devAnyTo), below those that Linux and macOS give to outgoing connections and to
+// listeners that ask for any port: between the moment a port is let go of for its broker and the broker's bind nobody is
+// given it by chance, and a broker that was killed finds it free when it comes back.
+const (
+	devAnyFrom = 12000
+	devAnyTo   = 32000
+)
+
 // any holds free ports for one broker.
 func (r *reserved) any(id int) (devPorts, error) {
 	p := devPorts{ID: id}
-	for _, port := range []*int{&p.Clients, &p.Peer, &p.HTTP} {
-		l, err := net.Listen("tcp", loopback(0))
+	for _, at := range []struct {
+		port *int
+		udp  bool // gossip needs the same number for TCP and UDP
+	}{{&p.Clients, false}, {&p.Peer, false}, {&p.HTTP, false}, {&p.Gossip, true}} {
+		port, err := r.free(at.udp)
 		if err != nil {
 			return p, fmt.Errorf("find a free port for broker %d: %w", id, err)
+		}
+		*at.port = port
+	}
+	return p, nil
+}
+
+// free holds one port for TCP, and for UDP where that is asked for.
+func (r *reserved) free(udp bool) (int, error) {
+	const tries = 1000
+	var last error
+	for range tries {
+		port := devAnyFrom + rand.IntN(devAnyTo-devAnyFrom)
+		l, err := net.Listen("tcp", loopback(port))
+		if err != nil {
+			last = err
+			continue
+		}
+		if udp {
+			u, err := net.ListenPacket("udp", loopback(port))
+			if err != nil {
+				last = errors.Join(err, l.Close())
+				continue
+			}
+			r.held = append(r.held, u)
 		}
 		r.held = append(r.held, l)
-		*port = l.Addr().(*net.TCPAddr).Port
+		return port, nil
 	}
-	// Gossip needs the same number for TCP and UDP.
-	const tries = 50
-	for range tries {
-		l, err := net.Listen("tcp", loopback(0))
-		if err != nil {
-			return p, fmt.Errorf("find a free port for broker %d: %w", id, err)
-		}
-		r.held = append(r.held, l) // also one whose UDP twin is taken: it must not be tried again
-		u, err := net.ListenPacket("udp", l.Addr().String())
-		if err == nil {
-			r.held = append(r.held, u)
-			p.Gossip = l.Addr().(*net.TCPAddr).Port
-			return p, nil
-		}
-	}
-	return p, fmt.Errorf("find a free port for gossip of broker %d: %d ports are free for TCP and not for UDP", id, tries)
+	return 0, fmt.Errorf("%d ports between %d and %d were tried: %w", tries, devAnyFrom, devAnyTo, last)
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

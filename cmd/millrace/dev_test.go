@@ -67,6 +67,7 @@ func TestDevPorts(t *testing.T) {
 		require.NoError(t, err)
 		for _, port := range []int{p.Clients, p.Peer, p.Gossip, p.HTTP} {
 			require.False(t, seen[port])
+			require.True(t, port >= devAnyFrom && port < devAnyTo, "the kernel gives port %d to others", port)
 			seen[port] = true
 		}
 	}
