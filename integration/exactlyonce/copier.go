@@ -114,14 +114,12 @@ func copier(ctx context.Context, o options, s *system, j *java, dir string) (ver
 	readers := keep(all, consumer)
 	defer readers.close(5 * time.Second)
 
-	// Brokers die all the while; the copiers begin when there is something to copy, and die, too.
-	faults, cancel := context.WithTimeout(all, o.length)
-	defer cancel()
+	// The copiers begin when there is something to copy; then they and the brokers die.
 	if err := producer.start(); err != nil {
 		return verdict{}, err
 	}
 	defer producer.kill()
-	sending, cancel := context.WithTimeout(all, 2*time.Minute)
+	sending, cancel := context.WithTimeout(all, untilBegun)
 	defer cancel()
 	if err := poll(sending, func() error {
 		if told.count.Load() < int64(messages/10) {
@@ -132,23 +130,26 @@ func copier(ctx context.Context, o options, s *system, j *java, dir string) (ver
 		return verdict{}, err
 	}
 	say("numbers are sent")
+	faults, cancel := context.WithTimeout(all, o.length)
+	defer cancel()
 	k := keep(all, copiers...)
 	defer k.close(5 * time.Second)
 	brokersKilled, killed, err := s.deaths(faults, all, random, copiers)
 	if err != nil {
 		return verdict{}, err
 	}
-	v := verdict{name: "copier", brokers: brokersKilled, programs: killed}
+	v := verdict{brokers: brokersKilled, programs: killed}
+	v.expect(ctx, &told.count, messages, "numbers were acknowledged")
 	select {
 	case <-producer.ended():
-	case <-time.After(2 * time.Minute):
-		v.complain("the producer did not come to its end: %d of %d numbers are acknowledged", told.count.Load(), messages)
+	case <-time.After(untilEnded):
+		v.complain("the producer did not come to its end")
 	case <-ctx.Done():
-		return v, ctx.Err()
+		return v, context.Cause(ctx)
 	}
 	say("%d of %d numbers are acknowledged, %d copies consumed", told.count.Load(), messages, shown.count.Load())
 	v.expect(ctx, &shown.count, messages, "copies were consumed")
-	for _, err := range append(k.close(time.Minute), readers.close(time.Minute)...) {
+	for _, err := range append(k.close(untilEnded), readers.close(untilEnded)...) {
 		v.complain("%v", err)
 	}
 	v.failures = append(v.failures, told.errors...)

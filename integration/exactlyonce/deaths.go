@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -71,7 +72,7 @@ func (k *keeper) close(patience time.Duration) (late []error) {
 const (
 	awayAtLeast = time.Second
 	awayAtMost  = 4 * time.Second
-	untilInStep = 90 * time.Second
+	untilInStep = 3 * time.Minute
 )
 
 // deaths kills the brokers one after the other, and one of the programs after each, for as long as ctx lasts. The last broker is back when it
@@ -90,6 +91,9 @@ func (s *system) deaths(ctx, all context.Context, random *rand.Rand, victims []*
 			break
 		}
 		b := s.brokers[(first+i)%len(s.brokers)]
+		if err := errors.Join(s.dead()...); err != nil {
+			return brokersKilled, programsKilled, err
+		}
 		say("kill -9 of %s", b.name())
 		if err := b.Kill(); err != nil {
 			return brokersKilled, programsKilled, err

@@ -11,9 +11,12 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/millrace/millrace/integration/peer"
 )
 
 // options are the flags.
@@ -25,6 +28,7 @@ type options struct {
 	old                       bool // clients of the first protocol
 	assigned                  bool // copiers with a partition each, without a group
 	vary                      bool
+	prepare                   bool // fetch and compile only
 }
 
 // proofs are what can be run, in this order.
@@ -45,6 +49,7 @@ func main() {
 	flag.BoolVar(&o.old, "old", false, "run the programs with Kafka's clients of release "+oldClients+", which have the first protocol of transactions only")
 	flag.BoolVar(&o.assigned, "assigned", false, "copiers that are assigned a partition each, and are no members of a group; -copiers is of no matter then")
 	flag.BoolVar(&o.vary, "vary", false, "have the seed decide about -old and -assigned")
+	flag.BoolVar(&o.prepare, "prepare", false, "only fetch and compile what any of the proofs needs, so that a bound of their time has no download in it")
 	flag.Uint64Var(&o.seed, "seed", 0, "of what is decided by chance; 0: by chance, too")
 	flag.Parse()
 	if o.seed == 0 {
@@ -55,13 +60,33 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, o); err != nil {
+	do := run
+	if o.prepare {
+		do = prepare
+	}
+	if err := do(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "exactlyonce:", err)
 		stop()
 		os.Exit(1)
 	}
 }
 
+// prepare fills the cache with the libraries of both releases, and with those of the brokers that we are compared with elsewhere.
+func prepare(ctx context.Context, _ options) error {
+	for _, old := range []bool{false, true} {
+		if _, err := openJava(ctx, old); err != nil {
+			return err
+		}
+		say("the programs are there (old clients: %t)", old)
+	}
+	if _, err := peer.Classpath(); err != nil {
+		return err
+	}
+	say("Apache Kafka is there")
+	return nil
+}
+
+// run runs the proofs. The last lines of what it prints, and those of its error, say what failed: often nobody sees more.
 func run(ctx context.Context, o options) (err error) {
 	if o.instances < 1 || o.copiers < 1 || o.length <= 0 {
 		return errors.New("there is nothing to run without an instance, a copier and a time")
@@ -69,24 +94,27 @@ func run(ctx context.Context, o options) (err error) {
 	if err := errors.Join(os.RemoveAll(o.dir), os.MkdirAll(o.dir, 0o755)); err != nil {
 		return err
 	}
+	say("%s, seed %d (old clients: %t, assigned partitions: %t), %s of faults for each proof", o.system, o.seed, o.old, o.assigned, o.length)
 	j, err := openJava(ctx, o.old)
 	if err != nil {
 		return err
 	}
+	say("the programs are there")
 	if o.system == "millrace" && o.binary == "" {
 		o.binary = filepath.Join(o.dir, "binary")
 		build := exec.CommandContext(ctx, "go", "build", "-o", o.binary, "github.com/millrace/millrace/cmd/millrace")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			return fmt.Errorf("build millrace: %w\n%s", err, out)
 		}
+		say("millrace is built")
 	}
-	say("%s, seed %d (old clients: %t, assigned partitions: %t), %s of faults for each proof", o.system, o.seed, o.old, o.assigned, o.length)
 	s, err := openSystem(ctx, o, o.dir)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
+	closed := sync.OnceValue(s.close)
+	defer func() { err = errors.Join(err, closed()) }()
+	say("the brokers are up")
 	failed, ran := 0, 0
 	for _, p := range proofs {
 		if o.only != "" && o.only != p.name {
@@ -99,22 +127,44 @@ func run(ctx context.Context, o options) (err error) {
 			return err
 		}
 		v, err := p.run(ctx, o, s, j, dir)
+		v.name = p.name
 		if err != nil {
-			return fmt.Errorf("%s: %w (what was printed is in %s)", p.name, err, dir)
+			v.complain("%v", err)
+		} else {
+			for _, err := range s.dead() {
+				v.complain("%v", err)
+			}
 		}
 		v.print(time.Since(began))
 		if len(v.failures) > 0 {
 			failed++
+			for _, line := range lastErrors(o.dir, linesOfErrors) {
+				say("%s", line)
+			}
+		}
+		if err != nil {
+			break // what was not done leaves the brokers in no known state
 		}
 	}
 	if ran == 0 {
 		return fmt.Errorf("no proof %q: streams or copier", o.only)
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of %d proofs failed; what was printed is in %s", failed, ran, o.dir)
+		return fmt.Errorf("FAILED: %d of %d proofs with seed %d (old clients: %t, assigned partitions: %t); what was printed is in %s", failed, ran, o.seed, o.old, o.assigned, o.dir)
+	}
+	// Brokers that run make new files in folders that are being removed.
+	if err := closed(); err != nil {
+		return err
 	}
 	return os.RemoveAll(o.dir)
 }
+
+// Bounds of what is printed about a failure.
+const (
+	linesOfFailures = 20
+	linesOfErrors   = 3
+	widthOfAnError  = 200
+)
 
 // verdict is what came of a proof.
 type verdict struct {
@@ -131,24 +181,44 @@ func (v *verdict) remark(format string, args ...any) {
 	v.remarks = append(v.remarks, fmt.Sprintf(format, args...))
 }
 
-// Bounds of the end of a proof: how long the work may still take after the last fault, and until no transaction is open. A transaction of
-// a program that was killed is aborted after its timeout, ten seconds, and the interval in which that is looked for.
+// Bounds of the waits of a proof, which a slow machine does not reach: what they end is a hang. The work goes on for as long as it takes, unless
+// nothing comes of it any more. A transaction of a program that was killed is aborted after its timeout, ten seconds, and the interval in which
+// that is looked for.
 const (
-	untilDone = 2 * time.Minute
-	untilFree = time.Minute
+	untilBegun = 5 * time.Minute // the first record of programs that were just started
+	untilStill = 2 * time.Minute // without one more record, while some are missing
+	untilFree  = 2 * time.Minute // no transaction is open
+	untilEnded = 2 * time.Minute // a program that was told to end
+	untilRead  = 2 * time.Minute // a topic, whole
 )
 
-// expect waits until count has come to n. More than n is for the judges.
+// expect waits until count has come to n, for as long as it grows. More than n is for the judges.
 func (v *verdict) expect(ctx context.Context, count *atomic.Int64, n int, what string) {
-	ctx, cancel := context.WithTimeout(ctx, untilDone)
-	defer cancel()
-	if poll(ctx, func() error {
-		if count.Load() < int64(n) {
-			return errors.New("not yet")
+	if err := grown(ctx, count, n, untilStill); err != nil {
+		v.complain("%d of %d %s, %v", count.Load(), n, what, err)
+	}
+}
+
+// grown waits until count has come to n; it is an error when it stands still for so long before, or ctx ends.
+func grown(ctx context.Context, count *atomic.Int64, n int, still time.Duration) error {
+	last, since := int64(-1), time.Now()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		now := count.Load()
+		switch {
+		case now >= int64(n):
+			return nil
+		case now != last:
+			last, since = now, time.Now()
+		case time.Since(since) >= still:
+			return fmt.Errorf("and none for %s", still)
 		}
-		return nil
-	}) != nil {
-		v.complain("%d of %d %s within %s of the last fault", count.Load(), n, what, untilDone)
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
 	}
 }
 
@@ -205,9 +275,13 @@ func (v *verdict) print(took time.Duration) {
 	if len(v.failures) > 0 {
 		state = "FAILED"
 	}
-	fmt.Printf("%s: %s in %s, %d brokers and %d programs killed; %s\n", v.name, state, took.Round(time.Second), v.brokers, v.programs, strings.Join(v.remarks, "; "))
-	for _, f := range v.failures {
-		fmt.Println("  " + f)
+	say("%s: %s in %s, %d brokers and %d programs killed; %s", v.name, state, took.Round(time.Second), v.brokers, v.programs, strings.Join(v.remarks, "; "))
+	for i, f := range v.failures {
+		if i == linesOfFailures {
+			say("%s: and %d more", v.name, len(v.failures)-i)
+			break
+		}
+		say("%s: failed: %s", v.name, f)
 	}
 }
 

@@ -49,7 +49,7 @@ func (s *system) untilFree(ctx context.Context, topics ...string) error {
 
 // read reads a topic from its start to its end of now.
 func (s *system) read(ctx context.Context, topic string, committed bool) (reading, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, untilRead)
 	defer cancel()
 	ends, err := s.ends(ctx, committed, topic)
 	if err != nil {

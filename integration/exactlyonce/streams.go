@@ -20,6 +20,7 @@ const (
 	wordsOfALine   = 5
 	vocabulary     = 40
 	linePartitions = 4
+	firstLines     = 20 // before the word count runs
 )
 
 // streams is the word count: lines are sent all the while, brokers and applications are killed, and in the end each word's counts are 1, 2, 3…
@@ -45,12 +46,12 @@ func streams(ctx context.Context, o options, s *system, j *java, dir string) (ve
 	k := keep(all, applications...)
 	defer k.close(5 * time.Second)
 
-	f := &feeder{sent: map[string]int{}, random: rand.New(rand.NewPCG(o.seed, 2))}
+	f := &feeder{sent: map[string]int{}, random: rand.New(rand.NewPCG(o.seed, 2)), most: int(linesPerSecond * o.length.Seconds()), begun: make(chan struct{})}
 	feed, endFeed := context.WithCancel(all)
 	defer endFeed()
 	fed := make(chan error, 1)
 	go func() { fed <- f.run(feed, all, s, lines) }()
-	begun, cancel := context.WithTimeout(all, 2*time.Minute)
+	begun, cancel := context.WithTimeout(all, untilBegun)
 	err := poll(begun, func() error {
 		if seen.Load() == 0 {
 			return errors.Join(errors.New("the word count publishes nothing"), k.failure())
@@ -62,6 +63,7 @@ func streams(ctx context.Context, o options, s *system, j *java, dir string) (ve
 		return verdict{}, err
 	}
 	say("the word count runs")
+	close(f.begun)
 	faults, cancel := context.WithTimeout(all, o.length)
 	brokersKilled, killed, err := s.deaths(faults, all, random, applications)
 	cancel()
@@ -74,9 +76,9 @@ func streams(ctx context.Context, o options, s *system, j *java, dir string) (ve
 		words += n
 	}
 	say("%d lines were sent, %d words of %d counted", f.lines, seen.Load(), words)
-	v := verdict{name: "streams", brokers: brokersKilled, programs: killed}
+	v := verdict{brokers: brokersKilled, programs: killed}
 	v.expect(ctx, &seen, words, "words were counted")
-	for _, err := range k.close(time.Minute) {
+	for _, err := range k.close(untilEnded) {
 		v.complain("%v", err)
 	}
 	v.read(ctx, s, counts, func(committed reading) []string { return judgeCounts(committed, f.sent) })
@@ -93,14 +95,18 @@ func startsOf(programs []*program) (n int) {
 	return n
 }
 
-// feeder sends lines, and knows how often it sent each word. Its fields may be read when run has returned.
+// feeder sends lines, and knows how often it sent each word. A few at first, the others when the word count runs, and no more than most: how
+// much there is to count is not for the speed of the machine to say. lines and sent may be read when run has returned.
 type feeder struct {
 	random *rand.Rand
+	most   int
+	begun  chan struct{} // closed when the word count runs
 	lines  int
 	sent   map[string]int
 }
 
-// run sends lines until feed ends, and waits until all are acknowledged. A line without acknowledgement would make the counts unknown.
+// run sends lines until all are sent or feed ends, and waits until they are acknowledged. A line without acknowledgement would make the counts
+// unknown.
 func (f *feeder) run(feed, all context.Context, s *system, topic string) error {
 	cl, err := s.connect(kgo.DefaultProduceTopic(topic), kgo.RecordPartitioner(kgo.RoundRobinPartitioner()), kgo.ProducerLinger(5*time.Millisecond))
 	if err != nil {
@@ -110,7 +116,7 @@ func (f *feeder) run(feed, all context.Context, s *system, topic string) error {
 	failed := make(chan error, 1)
 	tick := time.NewTicker(time.Second / linesPerSecond)
 	defer tick.Stop()
-	for feed.Err() == nil {
+	for feed.Err() == nil && f.lines < f.most {
 		line := make([]string, wordsOfALine)
 		for i := range line {
 			line[i] = fmt.Sprintf("word-%02d", f.random.IntN(vocabulary))
@@ -131,12 +137,18 @@ func (f *feeder) run(feed, all context.Context, s *system, topic string) error {
 				}
 			}
 		})
+		if f.lines == firstLines {
+			select {
+			case <-f.begun:
+			case <-feed.Done():
+			}
+		}
 		select {
 		case <-tick.C:
 		case <-feed.Done():
 		}
 	}
-	flush, cancel := context.WithTimeout(all, time.Minute)
+	flush, cancel := context.WithTimeout(all, untilStill)
 	defer cancel()
 	err = cl.Flush(flush)
 	select {

@@ -83,7 +83,7 @@ func openSystem(ctx context.Context, o options, dir string) (s *system, err erro
 			return s, err
 		}
 	}
-	wait, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	wait, cancel := context.WithTimeout(ctx, untilBegun)
 	defer cancel()
 	if err := poll(wait, func() error { return s.complete(wait) }); err != nil {
 		return s, fmt.Errorf("start %s: %w", o.system, err)
@@ -139,7 +139,7 @@ func (s *system) close() error {
 
 // create makes a topic with three replicas, two of which must have a record, and waits until it can be used.
 func (s *system) create(ctx context.Context, topic string, partitions int) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, untilInStep)
 	defer cancel()
 	configs := map[string]*string{"min.insync.replicas": kadm.StringPtr(strconv.Itoa(brokers - 1))}
 	err := poll(ctx, func() error {
@@ -179,6 +179,18 @@ func (s *system) healthy(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// dead says which brokers have ended; between two deaths, by themselves.
+func (s *system) dead() (errs []error) {
+	for _, b := range s.brokers {
+		select {
+		case <-b.Done():
+			errs = append(errs, fmt.Errorf("%s ended by itself", b.name()))
+		default:
+		}
+	}
+	return errs
 }
 
 // poll tries until fn succeeds or ctx ends, and then says why it did not.

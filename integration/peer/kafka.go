@@ -46,25 +46,13 @@ func fetchLibraries() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cache, err := os.UserCacheDir()
+	content, err := os.ReadFile(pom)
 	if err != nil {
 		return "", err
 	}
-	libs := filepath.Join(cache, "millrace-peer", Version)
-	done := filepath.Join(libs, ".complete")
-	if _, err := os.Stat(done); err != nil {
-		if err := os.MkdirAll(libs, 0o755); err != nil {
-			return "", err
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, "mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", "-DoutputDirectory="+libs)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("fetch Apache Kafka %s with Maven: %w\n%s", Version, err, out)
-		}
-		if err := os.WriteFile(done, nil, 0o644); err != nil {
-			return "", err
-		}
+	libs, err := Libraries(context.Background(), content)
+	if err != nil {
+		return "", fmt.Errorf("Apache Kafka %s: %w", Version, err)
 	}
 	return filepath.Join(libs, "*"), nil
 }
