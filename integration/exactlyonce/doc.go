@@ -17,10 +17,13 @@
 // Both defend I8, I7, I3 and, by the offsets that are committed with the
 // records, P9, P13 and G12; at the end no transaction may hold a partition back
 // (I20, P12). The Java programs come from Maven, pinned in pom.xml, and are kept
-// in the user's cache. -system kafka runs the same against Apache Kafka: a proof
+// in the user's cache; -prepare only fetches them. How long a proof takes is for
+// the machine to say: it fails by what was counted, or when nothing moves for
+// minutes, and its last lines say why. -system kafka runs the same against Apache Kafka: a proof
 // that fails there, too, is wrong.
 //
 // Files: the brokers in system.go, their deaths in deaths.go, programs in
 // program.go and java.go, the proofs in streams.go and copier.go, what is read at
-// their end in reading.go, the judgement in verdict.go.
+// their end in reading.go, the judgement in verdict.go, what the outputs say of a
+// failure in report.go.
 package main

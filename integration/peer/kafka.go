@@ -1,7 +1,8 @@
 // Package peer runs Apache Kafka itself beside us: its broker as the opponent
 // of the benchmarks and as the reference when the protocol leaves a doubt, and
 // its own file reader as an oracle for our files. Maven fetches it into the
-// user's cache; nothing of it is part of millrace.
+// user's cache, as it does for others that need Java (libraries.go); nothing of
+// it is part of millrace.
 //
 // Everything listens on loopback, on ports that were free a moment before, and
 // ends with its Close.
