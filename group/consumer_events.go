@@ -33,7 +33,7 @@ func (c *Core) consumerEnter(now Time, ev *ConsumerHeartbeat) {
 	case ev.Epoch != 0 && c.record == nil, ev.Epoch != 0 && c.record.Type != metadata.ConsumerGroup:
 		c.refuse(ev, ErrGroupNotFound)
 		return
-	case c.members() > 0 || len(c.classic.pending) > 0:
+	case c.members() > 0:
 		if !ev.Settings.Upgrade {
 			c.refuse(ev, ErrGroupNotFound)
 			return
@@ -65,6 +65,8 @@ func (c *Core) consumerHandle(now Time, ev Event) bool {
 		c.consumerLeave(ev)
 	case *Commit:
 		c.act(Action{Kind: ActionAnswer, Err: c.consumerCommit(now, ev.CommitRequest)})
+	case *CommitTransaction:
+		c.act(Action{Kind: ActionAnswer, Err: c.transactionCommit(now, ev.CommitRequest)})
 	case *Heartbeat:
 		c.act(Action{Kind: ActionAnswer, Err: c.consumerClassicHeartbeat(now, ev.HeartbeatRequest)})
 	case *Sync:

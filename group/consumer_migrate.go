@@ -13,15 +13,22 @@ import (
 var errNotConsumers = errors.New("not a group of consumers")
 
 // upgrade makes a consumer group of a classic one with members. Its members go on as classic members of it, each with the
-// partitions that it has by the last generation.
+// partitions that it has by the last generation, and those that it has not given up yet. Who has left since that generation
+// is not taken along.
 func (c *Core) upgrade(now Time) error {
 	k, r := &c.classic, c.record
 	if k.protocolType != consumerProtocolType || r == nil || len(r.Members) == 0 || r.Protocol == "" {
 		return errNotConsumers
 	}
-	members := make([]*metadata.GroupMember, len(r.Members))
-	taken := map[TopicIDPartition]bool{}
-	for i, m := range r.Members {
+	var members []*metadata.GroupMember
+	var gone []string
+	var owned [][]metadata.TopicPartitions // by member, what it said when it joined
+	given := distinct{}
+	for _, m := range r.Members {
+		if c.member(m.ID) == nil {
+			gone = append(gone, m.ID)
+			continue
+		}
 		said, err := readSubscription(metadataUnder(m, r.Protocol))
 		if err != nil {
 			return err
@@ -34,30 +41,46 @@ func (c *Core) upgrade(now Time) error {
 			if err != nil {
 				return err
 			}
-			for _, tp := range identified(list, c.topics) { // a leader may have given one to two of them
-				next.Assigned = appendTopic(next.Assigned, pick(tp, func(p int32) bool {
-					key := TopicIDPartition{TopicID: tp.TopicID, Partition: p}
-					first := !taken[key]
-					taken[key] = true
-					return first
-				}))
-			}
-			next.Assigned = givenIn(r.Generation, next.Assigned)
+			next.Assigned = given.of(identified(list, c.topics)) // a leader may have given one to two of them
 		}
-		next.Target = next.Assigned
-		members[i] = &next
+		members, owned = append(members, &next), append(owned, identified(said.owned, c.topics))
+	}
+	for i, m := range members {
+		// With a cooperative assignor a member works on with what it had, until it has seen an assignment without it; and nobody
+		// is given what another one has yet to give up. It says in its next join what it has by then.
+		m.Assigned = givenIn(r.Generation, union(m.Assigned, given.of(owned[i])))
+		m.Target = m.Assigned
 	}
 	c.classicLetGo(ErrRebalanceInProgress) // who waited for a generation joins again, and is told what it may have
 	c.classic = classicGroup{}
 	c.consumerLoad(now, &Loaded{LastGeneration: r.Generation})
 	g := c.consumer
 	g.epoch, g.assignmentEpoch, g.interrupted = r.Generation, r.Generation, false
+	for _, id := range gone {
+		g.remove(g.members[id])
+	}
 	for _, m := range members {
 		cm := &consumerMember{record: m, revokeBy: Never}
 		g.add(cm)
 		c.consumerHeard(now, cm, Instant(m.SessionTimeout))
 	}
 	return nil
+}
+
+// distinct are partitions that somebody has.
+type distinct map[TopicIDPartition]bool
+
+// of returns those of a set that nobody had, and notes them.
+func (d distinct) of(set []metadata.TopicPartitions) (out []metadata.TopicPartitions) {
+	for _, tp := range set {
+		out = appendTopic(out, pick(tp, func(p int32) bool {
+			key := TopicIDPartition{TopicID: tp.TopicID, Partition: p}
+			had := d[key]
+			d[key] = true
+			return !had
+		}))
+	}
+	return out
 }
 
 // alone reports whether a group has members and all of them speak the classic protocol.

@@ -17,11 +17,12 @@ func (g *consumerGroup) reconcile(m *consumerMember, owned []metadata.TopicParti
 	}
 	keeps := intersect(r.Assigned, r.Target)
 	revoke := without(r.Assigned, keeps)
-	if says {
-		// What it never took up is free at once: many clients only say what they own when that has changed, and would never
-		// say that they have given it up. One that takes it up afterwards all the same can't commit it: it has another
-		// epoch by then (KIP-1251).
-		revoke = intersect(revoke, owned)
+	if says && len(intersect(revoke, owned)) == 0 {
+		// It never took any of it up: that is free at once, because many clients only say what they own when that has changed,
+		// and would never say that they have given it up. One that takes it up afterwards all the same can't commit it: it has
+		// another epoch by then (KIP-1251). Who has a part of it stays in its epoch, in which it may commit the rest as well,
+		// if that was on its way to it: so none of it is free before it says so.
+		revoke = nil
 	}
 	if len(revoke) > 0 {
 		// It stays in its epoch until it has given them up, so that its commits of them are still its own (G7).
