@@ -20,17 +20,27 @@ import (
 	"github.com/millrace/millrace/metadata"
 )
 
-// freePort finds a port that nobody listens on, TCP and UDP.
+// freePorts are those that freePort has returned.
+var freePorts sync.Map
+
+// freePort finds a port that nobody listens on, TCP and UDP, below those that the kernel gives to whoever asks for any: nobody is given it
+// between this and the broker's bind, nor while a broker is down.
 func freePort(t *testing.T) int {
 	t.Helper()
-	for range 20 {
-		tcp, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		port := tcp.Addr().(*net.TCPAddr).Port
-		udp, err := net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", port))
+	for range 1000 {
+		port := 12000 + rand.IntN(20000)
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		tcp, err := net.Listen("tcp", address)
+		if err != nil {
+			continue
+		}
+		udp, err := net.ListenPacket("udp", address)
 		require.NoError(t, tcp.Close())
-		if err == nil {
-			require.NoError(t, udp.Close())
+		if err != nil {
+			continue
+		}
+		require.NoError(t, udp.Close())
+		if _, taken := freePorts.LoadOrStore(port, true); !taken {
 			return port
 		}
 	}
