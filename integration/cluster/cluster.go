@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace/integration/proxy"
@@ -194,9 +195,17 @@ func (c *Cluster) Close() error {
 	return nil
 }
 
+// given are the ports that freePorts has returned: nobody listens on them before a broker is started, or while it is down.
+var given = struct {
+	sync.Mutex
+	ports map[int]bool
+}{ports: map[int]bool{}}
+
 // freePorts returns ports of 127.0.0.1 that nobody listens on, by TCP or UDP, below those that the kernel gives to
-// outgoing connections: a broker that restarts finds its port free.
+// outgoing connections: a broker that restarts finds its port free. It returns none twice.
 func freePorts(n int) ([]int, error) {
+	given.Lock()
+	defer given.Unlock()
 	var out []int
 	for range 1000 {
 		port := 12000 + rand.IntN(20000)
@@ -211,6 +220,10 @@ func freePorts(n int) ([]int, error) {
 			continue
 		}
 		_ = u.Close()
+		if given.ports[port] {
+			continue
+		}
+		given.ports[port] = true
 		if out = append(out, port); len(out) == n {
 			return out, nil
 		}

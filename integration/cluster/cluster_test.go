@@ -256,3 +256,16 @@ func socket(t *testing.T, c *Cluster, n *Node) net.PacketConn {
 	t.Cleanup(func() { _ = r.conn.Close() })
 	return r.conn
 }
+
+// A port is free until its broker is started, and while that is down: no other broker of this process may be given it.
+func TestPortsAreGivenOnce(t *testing.T) {
+	seen := map[int]bool{}
+	for range 20 {
+		ports, err := freePorts(100)
+		require.NoError(t, err)
+		for _, p := range ports {
+			require.False(t, seen[p], "port %d twice", p)
+			seen[p] = true
+		}
+	}
+}
