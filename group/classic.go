@@ -258,8 +258,13 @@ func (c *Core) insert(m *member) {
 	c.classic.members = slices.Insert(c.classic.members, i, m)
 }
 
-// drop takes a member out; what it waits for is answered with err.
-func (c *Core) drop(m *member, err error) {
+// went tells that a member is gone.
+func (c *Core) went(m *metadata.GroupMember, reason Reason) {
+	c.act(Action{Kind: ActionWent, Who: m, Reason: reason})
+}
+
+// drop takes a member out for a reason; what it waits for is answered with err.
+func (c *Core) drop(m *member, reason Reason, err error) {
 	k := &c.classic
 	c.answerWaiting(m, err)
 	if i, ok := c.find(m.id); ok {
@@ -271,6 +276,7 @@ func (c *Core) drop(m *member, err error) {
 	if len(k.members) == 0 {
 		k.protocolType = ""
 	}
+	c.went(m.record, reason)
 }
 
 func (c *Core) rebalanceTimeout() Instant {

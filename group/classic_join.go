@@ -118,6 +118,7 @@ func (c *Core) joinAgain(now Time, ev *Join) {
 func (c *Core) add(now Time, ev *Join, id string) {
 	k := &c.classic
 	m := &member{id: id, record: record(ev, id)}
+	c.came(ev, m.record)
 	c.insert(m)
 	k.protocolType = ev.ProtocolType
 	if k.state == StatePreparing {
@@ -127,6 +128,11 @@ func (c *Core) add(now Time, ev *Join, id string) {
 		return
 	}
 	c.prepareWith(now, ReasonJoin, ev, m)
+}
+
+// came tells that a join has made a member.
+func (c *Core) came(ev *Join, m *metadata.GroupMember) {
+	c.act(Action{Kind: ActionCame, Who: m, Address: ev.Address})
 }
 
 // record is the committed form of a member that joins.
@@ -215,7 +221,7 @@ func (c *Core) classicDisconnected(now Time, ev *Disconnected) {
 		c.tell(now, m)
 		return
 	}
-	c.drop(m, ErrUnknownMember)
+	c.drop(m, ReasonDisconnected, ErrUnknownMember)
 	if ev.Join.RequireKnownMember && !m.static() {
 		c.handOut(now, m.id, Instant(m.record.SessionTimeout))
 	}

@@ -79,7 +79,8 @@ func (c *Core) classicLeave(now Time, ev *Leave) {
 			continue
 		}
 		left = m.id
-		c.drop(m, ErrUnknownMember)
+		c.drop(m, ReasonLeave, ErrUnknownMember)
+		c.said(l.Reason, ev.Address)
 	}
 	// The client closes its connection right after the request, so nothing waits for the others (protocol.md trap 37).
 	c.act(Action{Kind: ActionLeave, Waiter: ev.Waiter, Errs: errs})
@@ -107,7 +108,7 @@ func (c *Core) classicTick(now Time) {
 		for _, m := range slices.Clone(k.members) {
 			if !m.synced {
 				who = m.id
-				c.drop(m, ErrUnknownMember)
+				c.drop(m, ReasonSync, ErrUnknownMember)
 			}
 		}
 		c.shrunk(now, who, ReasonSync)
@@ -135,7 +136,7 @@ func (c *Core) expire(now Time) {
 			c.heard(now, m) // it waits for us, not we for it
 		case m.expires <= now.At:
 			who = m.id
-			c.drop(m, ErrUnknownMember)
+			c.drop(m, ReasonSession, ErrUnknownMember)
 		default:
 			c.expiryAt(m.expires)
 		}

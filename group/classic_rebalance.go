@@ -85,7 +85,7 @@ func (c *Core) complete(now Time) {
 		for _, m := range slices.Clone(k.members) {
 			// Static members are given up by their sessions only: they are expected back.
 			if m.join == nil && !m.static() {
-				c.drop(m, ErrUnknownMember)
+				c.drop(m, ReasonLate, ErrUnknownMember)
 			}
 		}
 	}

@@ -24,7 +24,8 @@ func (c *Core) replace(now Time, ev *Join, old *member) {
 		c.propose(ch)
 		return
 	}
-	c.drop(old, ErrFencedInstance)
+	c.drop(old, ReasonStatic, ErrFencedInstance)
+	c.came(ev, by.record)
 	c.insert(by)
 	k.protocolType = ev.ProtocolType
 	if k.state == StatePreparing {
@@ -63,11 +64,12 @@ func (c *Core) unchanged(old, by *member) bool {
 func (c *Core) replaced(now Time, ch *change) {
 	old, m := c.member(ch.replaces), ch.by
 	if old != nil {
-		c.drop(old, ErrFencedInstance)
+		c.drop(old, ReasonStatic, ErrFencedInstance)
 		c.classic.removed = slices.DeleteFunc(c.classic.removed, func(id string) bool { return id == ch.replaces })
 		m.synced = true
 	}
 	m.record, m.committed = c.record.Member(m.id), true
+	c.came(ch.join, m.record)
 	c.insert(m)
 	c.classic.protocolType = c.record.ProtocolType
 	c.heard(now, m)

@@ -24,6 +24,7 @@ type classicBench struct {
 	errs     map[string]error
 	written  int // members in all changes
 	ids      int
+	told     func([]Action) // if set, is given what each step decided
 }
 
 func registration(id metadata.BrokerID, incarnation byte) metadata.Registration {
@@ -50,7 +51,11 @@ func (b *classicBench) record() *metadata.Group { return b.fsm.Image().Group("g"
 // step gives an event to the core and returns the error of its answer.
 func (b *classicBench) step(ev Event) (answer error) {
 	var proposed *Action
-	for _, a := range b.core.Step(b.now, ev) {
+	acts := b.core.Step(b.now, ev)
+	if b.told != nil {
+		b.told(acts)
+	}
+	for _, a := range acts {
 		switch a.Kind {
 		case ActionPropose:
 			proposed = &a

@@ -360,9 +360,11 @@ func (c *Core) consumerTick(now Time) {
 		switch {
 		case m.expires <= now.At:
 			g.remove(m)
+			c.went(m.record, ReasonSession)
 			c.bump(ReasonSession, m.record.ID)
 		case m.revokeBy <= now.At:
 			g.remove(m)
+			c.went(m.record, ReasonRevoke)
 			c.bump(ReasonRevoke, m.record.ID)
 		default:
 			g.nextExpiry = min(g.nextExpiry, m.expires, m.revokeBy)
@@ -406,6 +408,8 @@ func (c *Core) consumerLeave(ev *Leave) {
 			continue
 		}
 		g.remove(m)
+		c.went(m.record, ReasonLeave)
+		c.said(l.Reason, ev.Address)
 		c.bump(ReasonLeave, id)
 	}
 	if !g.touched {

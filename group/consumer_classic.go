@@ -55,7 +55,8 @@ func (c *Core) consumerClassicJoin(now Time, ev *Join) {
 		return
 	case id == "" && holder != "": // a static member that was restarted
 		id = ev.NewID
-		g.succeed(g.members[holder], id)
+		c.went(g.members[holder].record, ReasonStatic)
+		c.came(ev, g.succeed(g.members[holder], id).record)
 	case id == "":
 		id, fresh = ev.NewID, true
 	default:
@@ -68,6 +69,7 @@ func (c *Core) consumerClassicJoin(now Time, ev *Join) {
 		}
 		r := record(ev, id)
 		g.add(&consumerMember{record: r, revokeBy: Never})
+		c.came(ev, r)
 	}
 	m := g.members[id]
 	subscription := slices.Compact(slices.Sorted(slices.Values(said.topics)))

@@ -17,6 +17,9 @@ func (c *Core) consumerHeartbeat(now Time, ev *ConsumerHeartbeat) {
 		c.consumer.beats = append(c.consumer.beats, beat{ev.Waiter, result})
 		return
 	}
+	if result.Err != nil && ev.Epoch == 0 {
+		c.shutOut(ev.asMember(), result.Err)
+	}
 	c.act(Action{Kind: ActionConsumer, Waiter: ev.Waiter, Consumer: result})
 }
 
@@ -40,6 +43,7 @@ func (c *Core) consumerBeat(now Time, ev *ConsumerHeartbeat) ConsumerHeartbeatRe
 	changed := g.update(m, r)
 	switch {
 	case joined:
+		c.act(Action{Kind: ActionCame, Who: m.record, Address: ev.Address})
 		c.bump(ReasonJoin, m.record.ID)
 	case changed:
 		c.bump(ReasonMetadata, m.record.ID)
@@ -142,7 +146,10 @@ func (c *Core) comeBack(ev *ConsumerHeartbeat, old *consumerMember) *consumerMem
 	if id == "" {
 		id = ev.NewID
 	}
-	return g.succeed(old, id)
+	c.went(old.record, ReasonStatic)
+	m := g.succeed(old, id)
+	c.act(Action{Kind: ActionCame, Who: m.record, Address: ev.Address})
+	return m
 }
 
 // succeed puts a new member in the place of a static one, with all that it has, and under another id.
@@ -216,6 +223,8 @@ func (c *Core) consumerGoodbye(now Time, ev *ConsumerHeartbeat) ConsumerHeartbea
 		m.revokeBy = Never
 	} else {
 		g.remove(m)
+		c.went(m.record, ReasonLeave)
+		c.said("", ev.Address)
 		c.bump(ReasonLeave, id)
 	}
 	return ConsumerHeartbeatResult{Member: id, Epoch: r.Epoch}

@@ -26,6 +26,8 @@ type ConsumerHeartbeatRequest struct {
 	// Instance is "" for a dynamic member. Rack is "" where it is not said.
 	Instance, Rack       string
 	ClientID, ClientHost string
+	// Address is as in JoinRequest.
+	Address string
 	// RebalanceTimeout is how long the member may take to give up partitions; negative: as before.
 	RebalanceTimeout time.Duration
 	// Topics and Regex are what it subscribes to, as before if HasTopics and HasRegex say no. A Regex of "" is none.

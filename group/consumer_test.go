@@ -72,6 +72,7 @@ type consumerBench struct {
 	// joins and syncs are the answers to classic members, in order.
 	joins []JoinResult
 	syncs []SyncResult
+	told  func([]Action) // if set, is given what each step decided
 }
 
 func newConsumerBench(t testing.TB) *consumerBench {
@@ -83,7 +84,11 @@ func newConsumerBench(t testing.TB) *consumerBench {
 
 // step feeds the core and commits what it proposes.
 func (b *consumerBench) step(ev Event) {
-	for _, a := range slices.Clone(b.core.Step(b.now, ev)) {
+	acts := slices.Clone(b.core.Step(b.now, ev))
+	if b.told != nil {
+		b.told(acts)
+	}
+	for _, a := range acts {
 		switch a.Kind {
 		case ActionPropose:
 			b.held = append(b.held, a)
@@ -395,7 +400,7 @@ func TestConsumerAndClassic(t *testing.T) {
 	s := DefaultSettings()
 	join := &Join{JoinRequest: &JoinRequest{Group: "g", SessionTimeout: 10 * time.Second, ProtocolType: "consumer", Protocols: []Protocol{{Name: "range"}}}, NewID: "n", Settings: &s}
 	acts := b.core.Step(b.now, join)
-	require.Equal(t, ErrInconsistentProtocol, acts[0].Join.Err)
+	require.Equal(t, ErrInconsistentProtocol, acts[len(acts)-1].Join.Err)
 	b.beat(ConsumerHeartbeatRequest{Member: "x", Epoch: -1})
 	require.Equal(t, metadata.GroupEmpty, b.record.State)
 	acts = b.core.Step(b.now, join)

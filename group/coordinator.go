@@ -47,6 +47,7 @@ type Coordinator struct {
 
 	table  *drive.Table[*entry]
 	timers *drive.Deadlines[*entry, Instant]
+	past   histories
 	life   *drive.Life
 	topics topicViews
 	// coordinatorEpoch is that of the metadata acted upon last; of the goroutine in Run.
@@ -274,7 +275,10 @@ func (c *Coordinator) perform(e *entry, acts []Action) {
 			c.metrics.rebalanced(a.Reason)
 			c.logger.Info("group rebalances", "group", e.name, "reason", string(a.Reason), "member", a.Member)
 		case ActionGeneration:
+			c.past.note(e.name, c.now(), a)
 			c.logger.Info("group has a new generation", "group", e.name, "generation", a.Generation, "members", a.Members)
+		case ActionCame, ActionWent, ActionRefused:
+			c.past.note(e.name, c.now(), a)
 		}
 	}
 }

@@ -105,6 +105,7 @@ func (c *Core) describeAsAny(now Instant) Description {
 	for _, m := range g.sorted() {
 		x := describeMember(m.record, nil)
 		x.LastSeen = time.Duration(now - m.seen)
+		x.Assigned, x.Topics, x.Away = m.record.Assigned, m.record.Subscription, m.record.MemberEpoch == staticMemberAway
 		d.Members = append(d.Members, x)
 	}
 	return d

@@ -112,7 +112,10 @@ func (c *Core) listing() Listing {
 }
 
 func describeMember(m *metadata.GroupMember, g *metadata.Group) DescribedMember {
-	x := DescribedMember{ID: m.ID, Instance: m.InstanceID, ClientID: m.ClientID, ClientHost: m.ClientHost, SessionTimeout: m.SessionTimeout}
+	x := DescribedMember{ID: m.ID, Instance: m.InstanceID, ClientID: m.ClientID, ClientHost: m.ClientHost, SessionTimeout: m.SessionTimeout, RebalanceTimeout: m.RebalanceTimeout}
+	for _, p := range m.Protocols {
+		x.Offered = append(x.Offered, p.Name)
+	}
 	if g == nil {
 		return x
 	}

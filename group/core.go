@@ -133,10 +133,14 @@ func (c *Core) drain(now Time) {
 func (c *Core) refuse(ev Event, err error) {
 	switch ev := ev.(type) {
 	case *Join:
+		c.shutOut(record(ev, ev.Member), err)
 		c.answerJoin(ev.Waiter, JoinResult{Err: err, Member: ev.Member})
 	case *Sync:
 		c.answerSync(ev.Waiter, SyncResult{Err: err})
 	case *ConsumerHeartbeat:
+		if ev.Epoch == 0 {
+			c.shutOut(ev.asMember(), err)
+		}
 		c.act(Action{Kind: ActionConsumer, Waiter: ev.Waiter, Consumer: ConsumerHeartbeatResult{Err: err, Member: ev.Member}})
 	case *Leave:
 		c.act(Action{Kind: ActionLeave, Waiter: ev.Waiter, Err: err})
@@ -147,6 +151,19 @@ func (c *Core) refuse(ev Event, err error) {
 	case *Seek:
 		c.act(Action{Kind: ActionAnswer, Waiter: ev.Waiter, Err: err})
 	}
+}
+
+// shutOut tells that somebody was not let in, if people can do something about why.
+func (c *Core) shutOut(who *metadata.GroupMember, err error) {
+	if errors.Is(err, ErrInconsistentProtocol) || errors.Is(err, ErrFencedInstance) || errors.Is(err, ErrUnreleasedInstance) || errors.Is(err, ErrUnsupportedAssignor) ||
+		errors.Is(err, ErrGroupFull) || errors.Is(err, ErrInvalidSession) || errors.Is(err, ErrGroupNotFound) {
+		c.act(Action{Kind: ActionRefused, Who: who, Err: err})
+	}
+}
+
+// asMember is what the first heartbeat of a member says of it.
+func (ev *ConsumerHeartbeat) asMember() *metadata.GroupMember {
+	return &metadata.GroupMember{ID: ev.Member, InstanceID: ev.Instance, ClientID: ev.ClientID, ClientHost: ev.ClientHost, ServerAssignor: ev.Assignor}
 }
 
 // load takes over the committed record.
@@ -258,6 +275,12 @@ func (c *Core) deadline() Instant {
 func (c *Core) Record() *metadata.Group { return c.record }
 
 func (c *Core) act(a Action) { c.actions = append(c.actions, a) }
+
+// said adds to the last action, ActionWent, what the member said of it, and from where.
+func (c *Core) said(note, address string) {
+	a := &c.actions[len(c.actions)-1]
+	a.Note, a.Address = note, address
+}
 
 func (c *Core) answerJoin(w Waiter, r JoinResult) {
 	if r.Err != nil {

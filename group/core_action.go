@@ -25,11 +25,18 @@ const (
 	ActionGeneration
 	// ActionConsumer: answer Waiter with Consumer.
 	ActionConsumer
+	// ActionCame: Who is a member now that was none, from Address; to be remembered for people.
+	ActionCame
+	// ActionWent: Who is a member no more for Reason, as it said itself in Note, from Address; to be remembered for people.
+	ActionWent
+	// ActionRefused: Who was not let in, for Err; to be remembered for people.
+	ActionRefused
 )
 
 var actionNames = [...]string{
 	ActionPropose: "propose", ActionReload: "reload", ActionJoin: "join", ActionSync: "sync", ActionLeave: "leave",
 	ActionAnswer: "answer", ActionRebalance: "rebalance", ActionGeneration: "generation", ActionConsumer: "consumer",
+	ActionCame: "came", ActionWent: "went", ActionRefused: "refused",
 }
 
 // String returns the name of the action.
@@ -51,6 +58,9 @@ type Action struct {
 	// ActionGeneration: the generation and the number of its members.
 	Generation int32
 	Members    int
+	// ActionCame and ActionWent. Address is where the request came from that says so, "" if none does.
+	Who           *metadata.GroupMember
+	Note, Address string
 }
 
 // Reason is why a group rebalances; the label of millrace_group_rebalances_total.
@@ -69,6 +79,12 @@ const (
 	ReasonRevoke      Reason = "revocation-timeout"
 	ReasonTopics      Reason = "topics-changed"
 	ReasonForced      Reason = "forced"
+)
+
+// Reasons why a member goes that begin no rebalance themselves: there is one already.
+const (
+	ReasonLate         Reason = "rebalance-timeout" // it did not join again in time
+	ReasonDisconnected Reason = "connection-ended"  // in its first join
 )
 
 // Reasons lists them all.

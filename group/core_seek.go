@@ -37,7 +37,7 @@ func (c *Core) sought(now Time, ch *change) {
 	k := &c.classic
 	for _, id := range ch.Remove {
 		if m := c.member(id); m != nil {
-			c.drop(m, ErrUnknownMember)
+			c.drop(m, ReasonForced, ErrUnknownMember)
 		}
 	}
 	k.removed, k.syncBy, k.reason = nil, Never, ReasonForced
@@ -67,6 +67,7 @@ func (c *Core) consumerSeek(now Time, ev *Seek) {
 	ev.putOut = len(g.members)
 	for _, m := range g.sorted() {
 		g.remove(m)
+		c.went(m.record, ReasonForced)
 	}
 	c.bump(ReasonForced, "")
 	g.seek = ev

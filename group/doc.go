@@ -33,6 +33,9 @@
 // An administrator's seek of a group with members is one change: it puts them out and sets the offsets, or does nothing
 // (core_seek.go).
 //
+// What happened lately to a group, who came, who went and why, who was not let in, is remembered for people (history.go): it
+// decides nothing, does not last, and is bounded.
+//
 // # Storms
 //
 // Ids that were handed out and not used hold a rebalance up for a second at most, and a group remembers a thousand of them.
@@ -49,6 +52,7 @@
 // # Locks, in order
 //
 //	entry.mu    one group: its core; held over reading the Image, over nothing that waits
+//	histories.mu    what is remembered for people; held over nothing else
 //	those of drive.Table, drive.Deadlines    which groups are at work, whose deadline comes first
 //
 // Proposals are made and answers given with no lock held.

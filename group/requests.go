@@ -20,7 +20,9 @@ type JoinRequest struct {
 	Member, Instance string
 	// ClientID and ClientHost are for people, and ClientID is the first part of a new member's id.
 	ClientID, ClientHost string
-	SessionTimeout       time.Duration
+	// Address is that of the connection, for people: who comes back from the same is the same process. "": not known.
+	Address        string
+	SessionTimeout time.Duration
 	// RebalanceTimeout is how long the others wait for this member to join again; 0 (version 0): SessionTimeout.
 	RebalanceTimeout time.Duration
 	ProtocolType     string
@@ -91,7 +93,9 @@ type HeartbeatRequest struct {
 
 // LeaveRequest is LeaveGroup, of one member (before version 3) or several.
 type LeaveRequest struct {
-	Group   string
+	Group string
+	// Address is that of the connection, for people; "": not known.
+	Address string
 	Members []LeavingMember
 }
 
@@ -188,8 +192,18 @@ type DescribedMember struct {
 	SessionTimeout       time.Duration
 	// LastSeen is how long ago it was heard from.
 	LastSeen time.Duration
+	// RebalanceTimeout is how long the others wait for it in a rebalance.
+	RebalanceTimeout time.Duration
 	// Joined says whether it takes part in the rebalance under way.
 	Joined bool
+	// Offered are the names of all the protocols that it offers, in its order.
+	Offered []string
+	// Away: it is a static member of a consumer group that has left for a while, as it said (KIP-848).
+	Away bool
+	// Assigned and Topics are what a member of a consumer group has and wants; of a classic one it is in Assignment and Metadata,
+	// for those who can read them. They belong to the coordinator.
+	Assigned []metadata.TopicPartitions
+	Topics   []string
 }
 
 // Listing is one line of ListGroups.

@@ -75,20 +75,13 @@ func (r groupReports) own(ctx context.Context, name string) (console.GroupReport
 	out := console.GroupReport{
 		Group: name, State: string(d.State), Type: string(d.Type), Coordinator: int32(r.b.nodeID), ProtocolType: d.ProtocolType, Protocol: d.Protocol,
 		Generation: d.Generation, SinceMS: d.Since.Milliseconds(), Reason: d.Reason, Members: []console.GroupMember{}, Partitions: []console.GroupPartition{}, Left: []console.GroupDeparture{},
+		Churn: []console.GroupChurn{}, Refused: []console.GroupRefusal{},
 	}
 	now := time.Now()
-	generations, left := r.b.handlers.GroupHistory(name)
-	out.Rebalances = generations
-	for _, l := range left {
-		reason := l.Reason
-		if reason == "" {
-			reason = "it left"
-		}
-		out.Left = append(out.Left, console.GroupDeparture{Member: l.Member, ClientID: l.ClientID, Reason: reason, AgoMS: now.Sub(l.At).Milliseconds()})
-	}
+	tellHistory(&out, r.b.groups.History(name))
 	readers := map[metadata.TopicPartition]string{}
 	for i := range d.Members {
-		m := groupMember(&d, &d.Members[i], readers)
+		m := groupMember(r.b.store.Image(), &d, &d.Members[i], readers)
 		out.Members = append(out.Members, m)
 	}
 	out.Partitions = r.partitions(ctx, name, readers, now)
@@ -96,13 +89,29 @@ func (r groupReports) own(ctx context.Context, name string) (console.GroupReport
 }
 
 // groupMember describes a member, and notes in readers what it is to read, as far as its protocol type says.
-func groupMember(d *group.Description, from *group.DescribedMember, readers map[metadata.TopicPartition]string) console.GroupMember {
+func groupMember(im *metadata.Image, d *group.Description, from *group.DescribedMember, readers map[metadata.TopicPartition]string) console.GroupMember {
 	m := console.GroupMember{
 		ID: from.ID, Instance: from.Instance, ClientID: from.ClientID, Host: from.ClientHost,
 		SessionMS: from.SessionTimeout.Milliseconds(), SeenMS: from.LastSeen.Milliseconds(), Joined: from.Joined, Topics: []string{}, Partitions: -1,
+		RebalanceMS: from.RebalanceTimeout.Milliseconds(), Offered: append([]string{}, from.Offered...), Away: from.Away,
 	}
 	if d.ProtocolType != "consumer" {
 		return m // what its members tell each other is theirs
+	}
+	if d.Type == group.TypeConsumer {
+		m.Topics = append(m.Topics, from.Topics...)
+		m.Partitions = 0
+		for _, tp := range from.Assigned {
+			t := im.TopicByID(tp.TopicID)
+			if t == nil {
+				continue
+			}
+			for _, p := range tp.Partitions {
+				readers[metadata.TopicPartition{Topic: t.Name, Partition: p}] = from.ID
+				m.Partitions++
+			}
+		}
+		return m
 	}
 	var wants kmsg.ConsumerMemberMetadata
 	if wants.ReadFrom(from.Metadata) == nil {

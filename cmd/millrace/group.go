@@ -21,7 +21,7 @@ func groupCommand() *cli.Command {
 		Usage:   "look at consumer groups, their lag and their offsets, and move them",
 		Subcommands: []*cli.Command{
 			groupListCommand(), groupDescribeCommand(), groupLagCommand(), groupDiagnoseCommand(), groupSeekCommand(), groupExportCommand(),
-			groupDeleteCommand(), groupOffsetDeleteCommand(),
+			groupDeleteCommand(), groupOffsetDeleteCommand(), groupKickCommand(),
 		},
 	}
 }

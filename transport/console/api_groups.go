@@ -53,6 +53,8 @@ type GroupReport struct {
 	// Rebalances counts generations that this coordinator has seen begin.
 	Rebalances int              `json:"rebalances" doc:"generations that began in the last ten minutes, as far as its coordinator has seen them"`
 	Left       []GroupDeparture `json:"left" doc:"members that went in the last ten minutes, the latest first"`
+	Churn      []GroupChurn     `json:"churn" doc:"clients that came or went in the last ten minutes, those that went most often first"`
+	Refused    []GroupRefusal   `json:"refused" doc:"clients that were not let in in the last ten minutes, the latest first"`
 	Members    []GroupMember    `json:"members" doc:"each member"`
 	Partitions []GroupPartition `json:"partitions" doc:"each partition that has an offset or a member"`
 }
@@ -61,21 +63,68 @@ type GroupReport struct {
 type GroupDeparture struct {
 	Member   string `json:"member_id" doc:"its id"`
 	ClientID string `json:"client_id" doc:"as its program calls itself; empty when it is not known"`
-	Reason   string `json:"reason" doc:"left, or why"`
+	Instance string `json:"instance_id" doc:"of a static member; empty for others"`
+	Host     string `json:"host" doc:"where it ran"`
+	Reason   string `json:"reason" doc:"why, as it said itself or as its coordinator saw it"`
 	AgoMS    int64  `json:"ago_ms" doc:"how long ago, in milliseconds"`
+}
+
+// GroupChurn is how often one client came and went in the last ten minutes. A client is who has the same client id, host and
+// instance id: members get new ids each time.
+type GroupChurn struct {
+	ClientID string              `json:"client_id" doc:"as its program calls itself"`
+	Host     string              `json:"host" doc:"where it runs"`
+	Instance string              `json:"instance_id" doc:"of a static member; empty for others"`
+	Member   string              `json:"member_id" doc:"the last of its member ids"`
+	Came     int                 `json:"came" doc:"how often it joined as a new member"`
+	Went     int                 `json:"went" doc:"how often it left or was put out"`
+	Reasons  []GroupChurnReasons `json:"reasons" doc:"why it went, the most frequent first"`
+	Polls    int                 `json:"poll_timeouts" doc:"how often it went because its program did not poll: it said so, or did not join again in time"`
+	Returns  int                 `json:"returns" doc:"how often it left and came back by the same connection, so that its process had not ended"`
+	AwayMS   int64               `json:"away_ms" doc:"for how long it was gone, on the average of the times it came back, in milliseconds"`
+}
+
+// GroupChurnReasons is a reason with how often it was one.
+type GroupChurnReasons struct {
+	Reason string `json:"reason" doc:"session-timeout, rebalance-timeout, member-left and others"`
+	Times  int    `json:"times" doc:"how often"`
+}
+
+// Why somebody was not let into a group.
+const (
+	RefusedProtocol = "no-common-protocol"
+	RefusedInstance = "instance-taken"
+	RefusedAssignor = "unknown-assignor"
+	RefusedFull     = "group-full"
+	RefusedSession  = "session-timeout-out-of-bounds"
+	RefusedKind     = "other-group-protocol"
+)
+
+// GroupRefusal is a client that was not let in in the last ten minutes.
+type GroupRefusal struct {
+	ClientID string   `json:"client_id" doc:"as its program calls itself"`
+	Host     string   `json:"host" doc:"where it runs"`
+	Instance string   `json:"instance_id" doc:"of a static member; empty for others"`
+	Offered  []string `json:"offered" doc:"assignors that it offered, in its order"`
+	Reason   string   `json:"reason" doc:"no-common-protocol, instance-taken, unknown-assignor, group-full, session-timeout-out-of-bounds or other-group-protocol"`
+	Times    int      `json:"times" doc:"how often"`
+	AgoMS    int64    `json:"ago_ms" doc:"how long ago it was the last time, in milliseconds"`
 }
 
 // GroupMember is a member as its coordinator sees it.
 type GroupMember struct {
-	ID         string   `json:"member_id" doc:"given by the coordinator"`
-	Instance   string   `json:"instance_id" doc:"of a static member; empty for others"`
-	ClientID   string   `json:"client_id" doc:"as its program calls itself"`
-	Host       string   `json:"host" doc:"where it runs"`
-	SessionMS  int64    `json:"session_timeout_ms" doc:"how long it may be silent"`
-	SeenMS     int64    `json:"seen_ms" doc:"how long ago it was heard from, in milliseconds"`
-	Joined     bool     `json:"joined" doc:"whether it takes part in the rebalance under way"`
-	Topics     []string `json:"topics" doc:"what it wants to read; empty where its protocol does not say"`
-	Partitions int      `json:"partitions" doc:"how many it is to read; -1 where its protocol does not say"`
+	ID          string   `json:"member_id" doc:"given by the coordinator"`
+	Instance    string   `json:"instance_id" doc:"of a static member; empty for others"`
+	ClientID    string   `json:"client_id" doc:"as its program calls itself"`
+	Host        string   `json:"host" doc:"where it runs"`
+	SessionMS   int64    `json:"session_timeout_ms" doc:"how long it may be silent"`
+	SeenMS      int64    `json:"seen_ms" doc:"how long ago it was heard from, in milliseconds"`
+	RebalanceMS int64    `json:"rebalance_timeout_ms" doc:"how long the others wait for it in a rebalance: max.poll.interval.ms of many clients"`
+	Offered     []string `json:"offered" doc:"assignors that it offers, in its order; empty where the coordinator assigns"`
+	Away        bool     `json:"away" doc:"whether it has left for a while, as a static member says (KIP-848)"`
+	Joined      bool     `json:"joined" doc:"whether it takes part in the rebalance under way"`
+	Topics      []string `json:"topics" doc:"what it wants to read; empty where its protocol does not say"`
+	Partitions  int      `json:"partitions" doc:"how many it is to read; -1 where its protocol does not say"`
 }
 
 // GroupPartition is a partition as a group reads it. Offsets are -1 where they are not known.

@@ -19,14 +19,16 @@ const (
 	rebalancingMS = 30_000
 	// loopRebalances in ten minutes are a loop, and no roll of the members.
 	loopRebalances = 10
+	// churnSaid is how many of the clients that come and go are named.
+	churnSaid = 3
 	// skewFactor and skewLag say when one partition is far behind the others.
 	skewFactor, skewLag = 10, 1000
 )
 
 // diagnoseGroup says what is wrong with a group. It judges by the report alone.
 func diagnoseGroup(r GroupReport) GroupDiagnosis {
-	x := &groupExamination{r: &r, findings: []Finding{}, passed: []string{}}
-	for _, check := range []func(){x.members, x.rebalance, x.loop, x.surplus, x.unassigned, x.overtaken, x.leaders, x.transactions, x.stuck, x.skew} {
+	x := &groupExamination{r: &r, findings: []Finding{}, passed: []string{}, gone: map[string]bool{}}
+	for _, check := range []func(){x.members, x.absent, x.rebalance, x.loop, x.polls, x.refused, x.mixed, x.surplus, x.unassigned, x.overtaken, x.leaders, x.transactions, x.stuck, x.skew} {
 		check()
 	}
 	return GroupDiagnosis{GroupReport: r, Well: len(x.findings) == 0, Findings: x.findings, Passed: x.passed}
@@ -36,6 +38,8 @@ type groupExamination struct {
 	r        *GroupReport
 	findings []Finding
 	passed   []string
+	// gone are ids of static members that are gone, of which there is a finding.
+	gone map[string]bool
 }
 
 func (x *groupExamination) add(subject, what, why, fix string) {
@@ -117,20 +121,20 @@ func (x *groupExamination) loop() {
 		return
 	}
 	why := "why it last did: " + cmp.Or(x.r.Reason, "its coordinator does not know")
-	counts := map[string]int{}
-	for i := range x.r.Left {
-		counts[member(x.r.Left[i].Member, x.r.Left[i].ClientID)+": "+x.r.Left[i].Reason]++
+	fix := "give consumers that restart a group.instance.id; raise session.timeout.ms where they are slow to answer, max.poll.interval.ms where their work takes long"
+	said := 0
+	for i := range x.r.Churn {
+		c := &x.r.Churn[i]
+		if c.Went == 0 || said == churnSaid {
+			break // they are sorted
+		}
+		if said == 0 {
+			fix = x.advice(c)
+		}
+		said++
+		why += "; " + c.tells()
 	}
-	var gone []string
-	for who, n := range counts {
-		gone = append(gone, fmt.Sprintf("%s (%d)", who, n))
-	}
-	slices.Sort(gone)
-	if len(gone) > 0 {
-		why += "; those who went: " + strings.Join(gone[:min(len(gone), 5)], ", ")
-	}
-	x.add("rebalance_loop", fmt.Sprintf("group %s rebalanced %d times in ten minutes", x.r.Group, x.r.Rebalances), why,
-		"give consumers that restart a group.instance.id; raise session.timeout.ms where they are slow to answer, max.poll.interval.ms where their work takes long")
+	x.add("rebalance_loop", fmt.Sprintf("group %s rebalanced %d times in ten minutes", x.r.Group, x.r.Rebalances), why, fix)
 }
 
 // surplus finds members that have nothing to read.
@@ -298,7 +302,7 @@ func (x *groupExamination) stuck() {
 	well := true
 	for i := range x.r.Partitions {
 		p := &x.r.Partitions[i]
-		if p.Member == "" || p.Lag <= 0 || p.held() || p.Current >= 0 && p.CommittedMS < stuckMS || p.LagMS < stuckMS || x.r.SinceMS < stuckMS {
+		if p.Member == "" || x.gone[p.Member] || p.Lag <= 0 || p.held() || p.Current >= 0 && p.CommittedMS < stuckMS || p.LagMS < stuckMS || x.r.SinceMS < stuckMS {
 			continue
 		}
 		well = false

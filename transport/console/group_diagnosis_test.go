@@ -9,10 +9,10 @@ import (
 // wellGroup is a group that nothing is wrong with.
 func wellGroup() GroupReport {
 	return GroupReport{
-		Group: "billing", State: "Stable", Type: "classic", Coordinator: 1, ProtocolType: "consumer", Protocol: "range", Generation: 4, SinceMS: 600_000, Rebalances: 1,
+		Group: "billing", State: "Stable", Type: "classic", Coordinator: 1, ProtocolType: "consumer", Protocol: "range", Generation: 4, SinceMS: 700_000, Rebalances: 1,
 		Members: []GroupMember{
-			{ID: "a-1", ClientID: "a", Host: "/10.0.0.7", SessionMS: 45_000, SeenMS: 900, Joined: true, Topics: []string{"orders"}, Partitions: 2},
-			{ID: "b-1", ClientID: "b", Host: "/10.0.0.8", SessionMS: 45_000, SeenMS: 900, Joined: true, Topics: []string{"orders"}, Partitions: 1},
+			{ID: "a-1", ClientID: "a", Host: "/10.0.0.7", SessionMS: 45_000, SeenMS: 900, Topics: []string{"orders"}, Offered: []string{"range"}, Partitions: 2},
+			{ID: "b-1", ClientID: "b", Host: "/10.0.0.8", SessionMS: 45_000, SeenMS: 900, Topics: []string{"orders"}, Offered: []string{"range"}, Partitions: 1},
 		},
 		Partitions: []GroupPartition{
 			{Topic: "orders", Partition: 0, Current: 10, CommittedMS: 500, LogStart: 0, LogEnd: 12, Lag: 2, LagMS: 400, Member: "a-1", Leader: 1},
@@ -39,15 +39,54 @@ func TestDiagnoseGroup(t *testing.T) {
 			r.Members, r.State = nil, "Empty"
 			r.Left = []GroupDeparture{{Member: "a-1", ClientID: "a", Reason: "the consumer was closed", AgoMS: 61_000}}
 		}, "a-1, went 1m1s ago: the consumer was closed"},
-		{"rebalance_stuck", func(r *GroupReport) { r.State, r.SinceMS, r.Members[1].Joined = "PreparingRebalance", 40_000, false }, "it waits for b-1 at /10.0.0.8 to join again"},
+		{"rebalance_stuck", func(r *GroupReport) { r.State, r.SinceMS, r.Members[0].Joined = "PreparingRebalance", 40_000, true }, "it waits for b-1 at /10.0.0.8 to join again"},
 		{"rebalance_stuck", func(r *GroupReport) { r.State, r.SinceMS = "CompletingRebalance", 40_000 }, "its leader has not said"},
-		{"rebalance_stuck", func(r *GroupReport) { r.State, r.SinceMS = "PreparingRebalance", 40_000 }, "never came back with it"},
+		{"rebalance_stuck", func(r *GroupReport) {
+			r.State, r.SinceMS, r.Members[0].Joined, r.Members[1].Joined = "PreparingRebalance", 40_000, true, true
+		}, "never came back with it"},
 		{"rebalance_loop", func(r *GroupReport) {
 			r.Rebalances, r.Reason = 30, "member-left"
-			r.Left = []GroupDeparture{{Member: "c-1", Reason: "tired"}, {Member: "c-1", Reason: "tired"}}
-		}, "c-1: tired (2)"},
+			r.Churn = []GroupChurn{{ClientID: "c", Host: "/10.0.0.9", Came: 13, Went: 12, Polls: 12, AwayMS: 5000, Reasons: []GroupChurnReasons{{"member-left", 12}}}}
+		}, "client c at /10.0.0.9 came 13 times and went 12 times (left 12), 12 times because it had not polled, away for 5s each time"},
+		{"rebalance_loop", func(r *GroupReport) {
+			r.Rebalances = 30
+			r.Churn = []GroupChurn{{ClientID: "c", Came: 13, Went: 12, Reasons: []GroupChurnReasons{{"session-timeout", 12}}}}
+		}, "silent for its session timeout 12"},
+		{"poll_timeout", func(r *GroupReport) {
+			r.Churn = []GroupChurn{{ClientID: "a", Host: "/10.0.0.7", Came: 2, Went: 2, Returns: 2, AwayMS: 1000, Reasons: []GroupChurnReasons{{"member-left", 2}}}}
+		}, "nobody polls for max.poll.interval.ms"},
+		{"poll_timeout", func(r *GroupReport) {
+			r.Churn = []GroupChurn{{ClientID: "a", Host: "/10.0.0.7", Came: 1, Went: 1, Polls: 1, Reasons: []GroupChurnReasons{{"rebalance-timeout", 1}}}}
+		}, "is read again by another member"},
+		{"refused", func(r *GroupReport) {
+			r.Refused = []GroupRefusal{{ClientID: "new", Host: "/10.0.0.9", Offered: []string{"cooperative-sticky"}, Reason: RefusedProtocol, Times: 14, AgoMS: 3000}}
+		}, "it offers cooperative-sticky; what all members offer is range: eager and cooperative consumers cannot be mixed"},
+		{"refused", func(r *GroupReport) {
+			r.ProtocolType, r.Members[0].Partitions, r.Members[1].Partitions, r.Partitions = "connect", -1, -1, nil
+			r.Refused = []GroupRefusal{{ClientID: "new", Offered: []string{"range"}, Reason: RefusedProtocol, Times: 1}}
+		}, `their protocol is "connect"`},
+		{"refused", func(r *GroupReport) {
+			r.Members[0].Instance = "pay-1"
+			r.Refused = []GroupRefusal{{ClientID: "new", Instance: "pay-1", Reason: RefusedInstance, Times: 2}}
+		}, "another process has group.instance.id pay-1: member a-1 at /10.0.0.7"},
+		{"refused", func(r *GroupReport) {
+			r.Refused = []GroupRefusal{{ClientID: "new", Offered: []string{"sticky"}, Reason: RefusedAssignor, Times: 2}}
+		}, "the assignor sticky, which the brokers do not have"},
+		{"refused", func(r *GroupReport) { r.Refused = []GroupRefusal{{ClientID: "new", Reason: RefusedFull, Times: 2}} }, "as many members as it may have, 2"},
+		{"refused", func(r *GroupReport) { r.Refused = []GroupRefusal{{ClientID: "new", Reason: RefusedSession, Times: 2}} }, "session.timeout.ms is outside"},
+		{"refused", func(r *GroupReport) { r.Refused = []GroupRefusal{{ClientID: "new", Reason: RefusedKind, Times: 2}} }, "cannot change over"},
+		{"mixed_assignors", func(r *GroupReport) {
+			r.Members[1].Offered = []string{"cooperative-sticky", "range"}
+		}, "cooperative-sticky,range: b-1; range: a-1; range is in use"},
+		{"static_member_gone", func(r *GroupReport) {
+			r.Members[0].Instance, r.Members[0].SessionMS, r.Members[0].SeenMS = "pay-1", 1_800_000, 250_000
+			r.Partitions[0].CommittedMS, r.Partitions[0].LagMS = 250_000, 250_000
+		}, "Nobody else gets what it is to read, orders-0, orders-1 with 2 records that wait, for another 25m50s"},
+		{"static_member_gone", func(r *GroupReport) {
+			r.Members[1].Instance, r.Members[1].Away, r.Members[1].SeenMS = "pay-2", true, 4000
+		}, "for another 41s, until its session ends"},
 		{"idle_members", func(r *GroupReport) {
-			r.Members = append(r.Members, GroupMember{ID: "c-1", Topics: []string{"orders"}})
+			r.Members = append(r.Members, GroupMember{ID: "c-1", Topics: []string{"orders"}, Offered: []string{"range"}})
 		}, "fewer partitions than members"},
 		{"unassigned", func(r *GroupReport) { r.Partitions[2].Member = "" }, "left it out"},
 		{"unread_topic", func(r *GroupReport) {
@@ -103,6 +142,18 @@ func TestDiagnoseTransactionElsewhere(t *testing.T) {
 	r.Partitions[0].Stable, r.Partitions[0].Transaction = 11, &HeldTransaction{ID: "a", State: "Ongoing", Start: 11, OpenMS: 60_000}
 	r.Partitions[1].Stable, r.Partitions[1].Transaction = 10, &HeldTransaction{ID: "a", State: "Ongoing", Start: 10, OpenMS: 2_000}
 	require.True(t, diagnoseGroup(r).Well)
+}
+
+// Who was refused and would be let in now is no trouble any more, nor is a roll of the members from one assignor to another, a
+// client that came and went once, or a static member that is just being restarted.
+func TestDiagnoseWhatPasses(t *testing.T) {
+	r := wellGroup()
+	r.Refused = []GroupRefusal{{ClientID: "new", Offered: []string{"range"}, Reason: RefusedProtocol, Times: 14}}
+	r.Churn = []GroupChurn{{ClientID: "a", Host: "/10.0.0.7", Came: 2, Went: 1, Returns: 1, Reasons: []GroupChurnReasons{{"member-left", 1}}}}
+	r.SinceMS, r.Members[0].Offered = 60_000, []string{"range", "cooperative-sticky"}
+	r.Members[1].Instance, r.Members[1].SeenMS = "pay-1", 12_000
+	d := diagnoseGroup(r)
+	require.True(t, d.Well, "%v", d.Findings)
 }
 
 // A group whose members tell each other what only they understand is not judged by what is not known of it.

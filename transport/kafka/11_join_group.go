@@ -32,7 +32,7 @@ func (h *Handlers) joinGroup(c *call, req *kmsg.JoinGroupRequest) {
 	}
 	r := group.JoinRequest{
 		Group: req.Group, Member: req.MemberID, Instance: text(req.InstanceID),
-		ClientID: c.req.ClientID, ClientHost: c.clientHost(),
+		ClientID: c.req.ClientID, ClientHost: c.clientHost(), Address: c.clientAddress(),
 		SessionTimeout:     time.Duration(req.SessionTimeoutMillis) * time.Millisecond,
 		ProtocolType:       req.ProtocolType,
 		Protocols:          make([]group.Protocol, len(req.Protocols)),
@@ -48,9 +48,6 @@ func (h *Handlers) joinGroup(c *call, req *kmsg.JoinGroupRequest) {
 	}
 	req.Protocols = nil // what waits keeps only what the answer needs
 	g.whenGone(h.cfg.Groups.Join(r, func(result group.JoinResult) {
-		if result.Err == nil {
-			h.history.joined(req.Group, result.Generation, time.Now())
-		}
 		g.answer(func(c *call) kmsg.Response { return joinAnswer(c, req, result) })
 	}))
 }

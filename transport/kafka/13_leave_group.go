@@ -1,8 +1,6 @@
 package kafka
 
 import (
-	"time"
-
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/group"
@@ -20,7 +18,7 @@ import (
 // for is done all the same.
 
 func (h *Handlers) leaveGroup(c *call, req *kmsg.LeaveGroupRequest) {
-	r := group.LeaveRequest{Group: req.Group}
+	r := group.LeaveRequest{Group: req.Group, Address: c.clientAddress()}
 	if req.Version < 3 {
 		r.Members = []group.LeavingMember{{Member: req.MemberID}}
 	}
@@ -29,11 +27,7 @@ func (h *Handlers) leaveGroup(c *call, req *kmsg.LeaveGroupRequest) {
 		r.Members = append(r.Members, group.LeavingMember{Member: m.MemberID, Instance: text(m.InstanceID), Reason: text(m.Reason)})
 	}
 	g := h.groupCalls.begin(c, nil)
-	client := c.req.ClientID
 	h.cfg.Groups.Leave(r, func(errs []error, err error) {
-		if err == nil {
-			h.history.leaving(r, client, errs, time.Now())
-		}
 		g.answer(func(c *call) kmsg.Response {
 			resp := req.ResponseKind().(*kmsg.LeaveGroupResponse)
 			if err == nil && req.Version < 3 {

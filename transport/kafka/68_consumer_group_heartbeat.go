@@ -46,6 +46,9 @@ func (h *Handlers) consumerGroupHeartbeat(c *call, req *kmsg.ConsumerGroupHeartb
 		answer(group.ConsumerHeartbeatResult{Err: why, Member: req.MemberID})
 		return
 	}
+	if req.MemberEpoch <= 0 {
+		r.Address = c.clientAddress() // of a member that comes or goes
+	}
 	req.Topics, req.SubscribedTopicNames = nil, nil // what waits keeps only what the answer needs
 	h.cfg.Groups.ConsumerHeartbeat(r, answer)
 }

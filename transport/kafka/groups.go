@@ -73,6 +73,9 @@ func (c *call) clientHost() string {
 	return "/" + address
 }
 
+// clientAddress is where the connection of a call comes from, with its port.
+func (c *call) clientAddress() string { return c.req.Conn.RemoteAddr().String() }
+
 // text is the string behind a pointer, "" for null.
 func text(s *string) string {
 	if s == nil {

@@ -92,7 +92,6 @@ type Handlers struct {
 	parked   parkedFetches
 
 	groupCalls groupCalls
-	history    groupHistories
 
 	produceCalls, fetchCalls sync.Pool
 	ids                      *ProducerIDs

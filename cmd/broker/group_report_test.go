@@ -1,0 +1,83 @@
+package broker
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/transport/console"
+)
+
+// awaitReport asks for a group's report until it is as it should be.
+func awaitReport(ctx context.Context, t *testing.T, b *Broker, group string, is func(*console.GroupReport) bool) console.GroupReport {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		r, err := groupReports{b}.GroupReport(ctx, group)
+		if err == nil && is(&r) {
+			return r
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("the report never was as it should be: %+v, %v", r, err)
+		}
+	}
+}
+
+// What real clients do shows in the report that a diagnosis judges by: who comes and goes, from where, and who is refused and
+// what it offers; and of members of both protocols what they offer, want and are to read.
+func TestGroupReportTellsOfMembers(t *testing.T) {
+	c := testConfig(t.TempDir())
+	c.Static = map[string]string{"group.initial.rebalance.delay.ms": "0"}
+	b := startBroker(t, c)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := kadm.NewClient(client(t, b)).CreateTopic(ctx, 2, 1, nil, "orders")
+	require.NoError(t, err)
+	//lint:ignore SA1029 it is the key that the library looks for
+	modern := context.WithValue(context.Background(), "opt_in_kafka_next_gen_balancer_beta", true)
+	join := func(group, id string, opts ...kgo.Opt) *kgo.Client {
+		cl := client(t, b, append(opts, kgo.ClientID(id), kgo.ConsumerGroup(group), kgo.ConsumeTopics("orders"))...)
+		polling, stop := context.WithCancel(ctx)
+		t.Cleanup(stop)
+		go func() {
+			for polling.Err() == nil {
+				cl.PollFetches(polling)
+			}
+		}()
+		return cl
+	}
+	stable := func(r *console.GroupReport) bool {
+		return r.State == "Stable" && len(r.Members) == 1 && r.Members[0].Partitions == 2 && len(r.Partitions) == 2
+	}
+
+	join("classic", "first", kgo.Balancers(kgo.RangeBalancer()))
+	r := awaitReport(ctx, t, b, "classic", stable)
+	require.Equal(t, []string{"range"}, r.Members[0].Offered)
+	require.Equal(t, r.Members[0].ID, r.Partitions[0].Member)
+	join("classic", "second", kgo.Balancers(kgo.CooperativeStickyBalancer()))
+	r = awaitReport(ctx, t, b, "classic", func(r *console.GroupReport) bool { return len(r.Refused) > 0 })
+	require.Equal(t, [3]any{"second", console.RefusedProtocol, "/127.0.0.1"}, [3]any{r.Refused[0].ClientID, r.Refused[0].Reason, r.Refused[0].Host})
+	require.Equal(t, []string{"cooperative-sticky"}, r.Refused[0].Offered)
+
+	other := join("classic", "third", kgo.Balancers(kgo.RangeBalancer()))
+	awaitReport(ctx, t, b, "classic", func(r *console.GroupReport) bool { return len(r.Members) == 2 })
+	other.Close()
+	r = awaitReport(ctx, t, b, "classic", func(r *console.GroupReport) bool { return len(r.Left) == 1 && stable(r) })
+	require.Equal(t, [2]string{"third", "/127.0.0.1"}, [2]string{r.Left[0].ClientID, r.Left[0].Host})
+	require.Equal(t, [3]any{"third", 1, 1}, [3]any{r.Churn[0].ClientID, r.Churn[0].Came, r.Churn[0].Went})
+	require.Equal(t, []console.GroupChurnReasons{{Reason: "member-left", Times: 1}}, r.Churn[0].Reasons)
+	require.GreaterOrEqual(t, r.Rebalances, 3)
+
+	join("consumers", "new", kgo.WithContext(modern))
+	r = awaitReport(ctx, t, b, "consumers", stable)
+	require.Equal(t, "consumer", r.Type)
+	require.Equal(t, []string{"orders"}, r.Members[0].Topics)
+	require.Equal(t, r.Members[0].ID, r.Partitions[1].Member)
+}
