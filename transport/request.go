@@ -32,6 +32,14 @@ type RequestLimiter interface {
 	MaxRequestBytes(key, version int16) int
 }
 
+// ConnWatcher is implemented by a Handler that wants to hear of the end of connections: for less memory than a [context.AfterFunc] of each
+// of them takes.
+type ConnWatcher interface {
+	// Ended is called once for each connection, after its context is done, from any goroutine and with no lock of this package held. A
+	// request of the connection may still be on its way through Handle. It must not block.
+	Ended(c *Conn)
+}
+
 // Request is one request of a connection and the slot of its answer.
 type Request struct {
 	Key           int16

@@ -25,6 +25,7 @@ type Server struct {
 	cfg       Config
 	handler   Handler
 	limiter   RequestLimiter // the handler, if it is one
+	watcher   ConnWatcher    // likewise
 	logger    *slog.Logger
 	listeners []*Listener
 	metrics   *metrics
@@ -75,6 +76,7 @@ func New(cfg Config, h Handler) (*Server, error) {
 		rate: newLimiter(cfg.Limits.MaxConnectionRate),
 	}
 	s.limiter, _ = h.(RequestLimiter)
+	s.watcher, _ = h.(ConnWatcher)
 	s.chunks.max = cfg.ResponseBudgetBytes / chunkBytes
 	s.mu.limits = cfg.Limits
 	s.mu.conns = map[*Conn]*list.Element{}
@@ -331,11 +333,14 @@ func (s *Server) settled(c *Conn) {
 	}
 }
 
-// forget is called once a connection is dead.
+// forget is called once a connection is dead, and its context done.
 func (s *Server) forget(c *Conn) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.removeLocked(c)
+	s.mu.Unlock()
+	if s.watcher != nil {
+		s.watcher.Ended(c)
+	}
 }
 
 func (s *Server) removeLocked(c *Conn) {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -242,4 +243,59 @@ func TestPipeHasNoFIN(t *testing.T) {
 		_, err := c.Read(make([]byte, 1))
 		require.ErrorIs(t, err, io.EOF)
 	})
+}
+
+// watched is a handler that hears of the end of connections.
+type watched struct {
+	handlerFunc
+	mu    sync.Mutex
+	ended map[*Conn]int
+}
+
+func (w *watched) Ended(c *Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c.Context().Err() == nil {
+		panic("a connection ended with its context") // within Server: no test can go on
+	}
+	w.ended[c]++
+}
+
+// A handler hears of the end of each connection, once, whoever ended it, after its context was done.
+func TestConnWatcher(t *testing.T) {
+	w := &watched{ended: map[*Conn]int{}}
+	w.handlerFunc = func(r *Request) {
+		switch text := metadataText(r); text {
+		case "panic":
+			panic(text)
+		case "close":
+			r.CloseConn("for the test")
+		default:
+			r.Reply(Message(respond("ok")))
+		}
+	}
+	s := startServer(t, w, nil)
+	var clients []*testClient
+	for range 4 {
+		c := s.dial()
+		c.send(metadataFrame(1, "x"))
+		c.expect("1 ok")
+		clients = append(clients, c)
+	}
+	told := func() (n int) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, times := range w.ended {
+			require.Equal(t, 1, times)
+			n++
+		}
+		return n
+	}
+	require.Zero(t, told())
+	require.NoError(t, clients[0].Close())
+	clients[1].send(metadataFrame(2, "panic"))
+	clients[2].send(metadataFrame(2, "close"))
+	require.Eventually(t, func() bool { return told() == 3 }, 20*time.Second, time.Millisecond)
+	require.NoError(t, s.Close())
+	require.Equal(t, 4, told())
 }

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +32,11 @@ type fetchPark struct {
 	// cleaned says that the fetch is off its partitions; guarded by the lock of
 	// parkedFetches.
 	cleaned bool
+
+	// listed says that the fetch is among those of its connection, which before and next link; guarded by the lock of
+	// parkedFetches.
+	listed       bool
+	before, next *fetchCall
 
 	// spoiled says that a second wake may still be under way, so that the call
 	// must not serve another request: the garbage collector gets it.
@@ -150,27 +154,26 @@ func (p *fetchPark) stop() {
 	}
 }
 
-// parkedFetches knows all fetches that wait, by connection.
+// parkedFetches knows all fetches that wait, by connection, and nothing of a connection without one.
 type parkedFetches struct {
 	h  *Handlers
 	mu struct {
 		sync.Mutex
-		conns    map[*transport.Conn]map[*fetchCall]struct{}
-		watching bool // somebody waits for the server to drain
-		draining bool // nothing waits any more
+		conns    map[*transport.Conn]*fetchCall // the first of each connection's
+		watching bool                           // somebody waits for the server to drain
+		draining bool                           // nothing waits any more
 	}
 }
 
 func (ps *parkedFetches) init(h *Handlers) {
 	ps.h = h
-	ps.mu.conns = map[*transport.Conn]map[*fetchCall]struct{}{}
+	ps.mu.conns = map[*transport.Conn]*fetchCall{}
 }
 
-// add is called while f is in the state fetchParking.
+// add is called while f is in the state fetchParking, on the connection's reader goroutine.
 func (ps *parkedFetches) add(f *fetchCall) {
 	conn := f.req.Conn
 	ps.mu.Lock()
-	defer ps.mu.Unlock()
 	if ps.mu.draining {
 		f.park.spoiled.Store(true)
 		f.park.wake()
@@ -186,13 +189,16 @@ func (ps *parkedFetches) add(f *fetchCall) {
 			ps.drain()
 		})
 	}
-	fetches := ps.mu.conns[conn]
-	if fetches == nil {
-		fetches = map[*fetchCall]struct{}{}
-		ps.mu.conns[conn] = fetches
-		context.AfterFunc(conn.Context(), func() { ps.abandon(conn) })
+	p := &f.park
+	if p.next = ps.mu.conns[conn]; p.next != nil {
+		p.next.park.before = f
 	}
-	fetches[f] = struct{}{}
+	p.listed = true
+	ps.mu.conns[conn] = f
+	ps.mu.Unlock()
+	if conn.Context().Err() != nil {
+		ps.abandon(conn) // who ended the connection may have looked before this fetch was there
+	}
 }
 
 // remove reports whether f still has to be taken off its partitions. From its
@@ -200,9 +206,23 @@ func (ps *parkedFetches) add(f *fetchCall) {
 func (ps *parkedFetches) remove(f *fetchCall) (dirty bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	delete(ps.mu.conns[f.req.Conn], f)
-	dirty = !f.park.cleaned
-	f.park.cleaned = true
+	p := &f.park
+	if p.listed {
+		switch {
+		case p.before != nil:
+			p.before.park.next = p.next
+		case p.next != nil:
+			ps.mu.conns[f.req.Conn] = p.next
+		default:
+			delete(ps.mu.conns, f.req.Conn)
+		}
+		if p.next != nil {
+			p.next.park.before = p.before
+		}
+		p.listed, p.before, p.next = false, nil, nil
+	}
+	dirty = !p.cleaned
+	p.cleaned = true
 	return dirty
 }
 
@@ -211,12 +231,19 @@ func (ps *parkedFetches) drain() {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	ps.mu.draining = true
-	for _, fetches := range ps.mu.conns {
-		for f := range fetches {
+	for _, f := range ps.mu.conns {
+		for ; f != nil; f = f.park.next {
 			f.park.spoiled.Store(true)
 			f.park.wake()
 		}
 	}
+}
+
+// has reports whether fetches of a connection wait.
+func (ps *parkedFetches) has(conn *transport.Conn) bool {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return ps.mu.conns[conn] != nil
 }
 
 // abandon ends the fetches of a dead connection: they may have been woken or not,
@@ -225,16 +252,18 @@ func (ps *parkedFetches) drain() {
 func (ps *parkedFetches) abandon(conn *transport.Conn) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	for f := range ps.mu.conns[conn] {
+	for f := ps.mu.conns[conn]; f != nil; {
 		p := &f.park
+		next := p.next
+		p.listed, p.before, p.next = false, nil, nil
 		p.spoiled.Store(true)
-		if p.state.CompareAndSwap(fetchParking, fetchWokenParking) || p.state.Load() == fetchWokenParking {
-			continue
+		if !p.state.CompareAndSwap(fetchParking, fetchWokenParking) && p.state.Load() != fetchWokenParking {
+			p.state.Store(fetchWoken)
+			p.cleaned = true
+			p.stop()
+			f.releaseBudget()
 		}
-		p.state.Store(fetchWoken)
-		p.cleaned = true
-		p.stop()
-		f.releaseBudget()
+		f = next
 	}
 	delete(ps.mu.conns, conn)
 }

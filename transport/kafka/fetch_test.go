@@ -209,8 +209,10 @@ func (b *testBroker) parked() (n int) {
 	ps := &b.handlers.parked
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	for _, fetches := range ps.mu.conns {
-		n += len(fetches)
+	for _, f := range ps.mu.conns {
+		for ; f != nil; f = f.park.next {
+			n++
+		}
 	}
 	return n
 }

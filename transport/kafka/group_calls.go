@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"context"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -30,14 +29,19 @@ type groupCall struct {
 	// coordinator. nil: the call ends soon by itself, and its outcome is worth
 	// waiting for.
 	busy func(c *call) kmsg.Response
+
+	// waits says that the call is among those of its connection, which before and next link; guarded by the lock of groupCalls.
+	waits        bool
+	before, next *groupCall
 }
 
-// groupCalls knows all calls that wait, by connection.
+// groupCalls knows all calls that wait, by connection. Of a connection without one it knows nothing: a member that beats its
+// heart costs no memory here.
 type groupCalls struct {
 	h  *Handlers
 	mu struct {
 		sync.Mutex
-		conns    map[*transport.Conn]map[*groupCall]struct{}
+		conns    map[*transport.Conn]*groupCall // the first of each connection's
 		count    int
 		watching bool // somebody waits for the server to drain
 		draining bool // nothing waits any more
@@ -46,7 +50,7 @@ type groupCalls struct {
 
 func (cs *groupCalls) init(h *Handlers) {
 	cs.h = h
-	cs.mu.conns = map[*transport.Conn]map[*groupCall]struct{}{}
+	cs.mu.conns = map[*transport.Conn]*groupCall{}
 }
 
 // begin is called on the connection's reader goroutine, before the coordinator
@@ -63,7 +67,6 @@ func (cs *groupCalls) begin(c *call, busy func(c *call) kmsg.Response) *groupCal
 		c.reply(busy(c))
 		return nil
 	}
-	defer cs.mu.Unlock()
 	if !cs.mu.watching && busy != nil {
 		cs.mu.watching = true
 		draining := c.req.Draining()
@@ -75,14 +78,16 @@ func (cs *groupCalls) begin(c *call, busy func(c *call) kmsg.Response) *groupCal
 			cs.drain()
 		})
 	}
-	calls := cs.mu.conns[conn]
-	if calls == nil {
-		calls = map[*groupCall]struct{}{}
-		cs.mu.conns[conn] = calls
-		context.AfterFunc(conn.Context(), func() { cs.abandon(conn) })
+	if g.next = cs.mu.conns[conn]; g.next != nil {
+		g.next.before = g
 	}
-	calls[g] = struct{}{}
+	g.waits = true
+	cs.mu.conns[conn] = g
 	cs.mu.count++
+	cs.mu.Unlock()
+	if conn.Context().Err() != nil {
+		cs.abandon(conn) // who ended the connection may have looked before this call was there
+	}
 	return g
 }
 
@@ -108,12 +113,22 @@ func (g *groupCall) take() *call {
 func (cs *groupCalls) remove(g *groupCall, conn *transport.Conn) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	// The connection's entry stays: it has its function for the end of the
-	// connection already.
-	if _, ok := cs.mu.conns[conn][g]; ok {
-		delete(cs.mu.conns[conn], g)
-		cs.mu.count--
+	if !g.waits {
+		return
 	}
+	switch {
+	case g.before != nil:
+		g.before.next = g.next
+	case g.next != nil:
+		cs.mu.conns[conn] = g.next
+	default:
+		delete(cs.mu.conns, conn)
+	}
+	if g.next != nil {
+		g.next.before = g.before
+	}
+	g.waits, g.before, g.next = false, nil, nil
+	cs.mu.count--
 }
 
 // whenGone has gone called if the connection ends before the answer, at once if it has.
@@ -144,8 +159,8 @@ func (cs *groupCalls) drain() {
 	cs.mu.Lock()
 	cs.mu.draining = true
 	var waiting []*groupCall
-	for _, calls := range cs.mu.conns {
-		for g := range calls {
+	for _, g := range cs.mu.conns {
+		for ; g != nil; g = g.next {
 			if g.busy != nil {
 				waiting = append(waiting, g)
 			}
@@ -157,16 +172,26 @@ func (cs *groupCalls) drain() {
 	}
 }
 
+// takeAll takes the calls of a connection out.
+func (cs *groupCalls) takeAll(conn *transport.Conn) (calls []*groupCall) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for g := cs.mu.conns[conn]; g != nil; {
+		next := g.next
+		g.waits, g.before, g.next = false, nil, nil
+		calls = append(calls, g)
+		g = next
+	}
+	delete(cs.mu.conns, conn)
+	cs.mu.count -= len(calls)
+	return calls
+}
+
 // abandon ends the calls of a dead connection. The coordinator goes on: a member of a
 // generation may come back by another connection, and has its session for that. Of
 // joins it is told, so that who is not in one yet holds up nobody.
 func (cs *groupCalls) abandon(conn *transport.Conn) {
-	cs.mu.Lock()
-	calls := cs.mu.conns[conn]
-	delete(cs.mu.conns, conn)
-	cs.mu.count -= len(calls)
-	cs.mu.Unlock()
-	for g := range calls {
+	for _, g := range cs.takeAll(conn) {
 		c, gone := g.end()
 		if c != nil {
 			c.done()
@@ -175,6 +200,13 @@ func (cs *groupCalls) abandon(conn *transport.Conn) {
 			gone()
 		}
 	}
+}
+
+// has reports whether calls of a connection wait.
+func (cs *groupCalls) has(conn *transport.Conn) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return cs.mu.conns[conn] != nil
 }
 
 // waiting returns how many calls wait.

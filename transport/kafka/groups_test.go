@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/group"
 	"github.com/millrace/millrace/metadata"
+	"github.com/millrace/millrace/transport"
 )
 
 // testGroups is a coordinator that answers as a test tells it to, and keeps what it
@@ -679,6 +680,63 @@ func TestParkedJoinOfDeadConnection(t *testing.T) {
 	b.handlers.groupCalls.mu.Lock()
 	defer b.handlers.groupCalls.mu.Unlock()
 	require.Empty(t, b.handlers.groupCalls.mu.conns)
+}
+
+// N2: a call that begins when its connection has ended already, which was looked for its calls before, does not stay for ever.
+func TestGroupCallOfConnectionThatHasEnded(t *testing.T) {
+	b := ownBroker(t, brokerEdit{})
+	b.groups.park = true
+	c := b.dial(t)
+	c.send(joinRequest(9, "billing"))
+	cs := &b.handlers.groupCalls
+	var req *transport.Request
+	awaitThat(t, "the join waits", func() bool {
+		cs.mu.Lock()
+		defer cs.mu.Unlock()
+		for _, g := range cs.mu.conns {
+			g.mu.Lock()
+			if g.mu.c != nil {
+				req = g.mu.c.req
+			}
+			g.mu.Unlock()
+		}
+		return req != nil
+	})
+	require.NoError(t, c.Close())
+	awaitThat(t, "it is gone", func() bool { return cs.waiting() == 0 })
+	told := false
+	g := cs.begin(&call{h: b.handlers, req: req, started: req.Received}, nil)
+	g.whenGone(func() { told = true })
+	require.True(t, told)
+	require.Zero(t, cs.waiting())
+	require.False(t, cs.has(req.Conn))
+	g.answer(func(*call) kmsg.Response { t.Error("answered"); return nil })
+}
+
+// Many calls of one connection, answered in any order, leave nothing behind, also when it ends in between.
+func TestGroupCallsOfConnection(t *testing.T) {
+	b := ownBroker(t, brokerEdit{})
+	b.groups.park = true
+	c := b.dial(t)
+	for range 9 {
+		c.send(joinRequest(9, "billing"))
+	}
+	awaitThat(t, "they wait", func() bool { return len(b.groups.parked()) == 9 })
+	cs := &b.handlers.groupCalls
+	dones := b.groups.parked()
+	for i, at := range []int{4, 0, 8, 1, 7} { // from the middle, from both ends
+		dones[at](group.JoinResult{Member: "m", Generation: 1, Protocol: "range"})
+		require.Equal(t, 8-i, cs.waiting())
+	}
+	require.NoError(t, c.Close())
+	awaitThat(t, "they are gone", func() bool { return cs.waiting() == 0 })
+	for _, done := range dones {
+		done(group.JoinResult{Member: "late", Generation: 1})
+	}
+	require.Zero(t, cs.waiting())
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	require.Empty(t, cs.mu.conns)
 }
 
 // A broker that stops answers what waits: its members look for the next coordinator

@@ -164,6 +164,16 @@ func (h *Handlers) MaxRequestBytes(key, version int16) int {
 	return h.cfg.MaxRequestBytes
 }
 
+// Ended implements [transport.ConnWatcher]: what waits for the answers of a dead connection waits no more (N2).
+func (h *Handlers) Ended(conn *transport.Conn) {
+	if h.groupCalls.has(conn) {
+		go h.groupCalls.abandon(conn) // it calls the coordinator
+	}
+	if h.parked.has(conn) {
+		go h.parked.abandon(conn) // it takes locks of partitions
+	}
+}
+
 // Handle implements [transport.Handler].
 func (h *Handlers) Handle(req *transport.Request) {
 	a := h.lookup(req.Key, req.Version)
