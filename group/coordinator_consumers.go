@@ -111,37 +111,47 @@ func (c *Core) describeAsAny(now Instant) Description {
 	return d
 }
 
-// topicViews turn Images into [Topics], whose version only changes with the topics.
+// topicViews turn Images into [Topics], whose version only changes with the topics. Cores keep what they are given, so all of
+// them get the same view for as long as it is true, and none that shows anything but topics: each would keep the groups alive
+// as they were when its last member joined.
 type topicViews struct {
 	mu     sync.Mutex
 	latest *topicView
+	// version is that of the newest Image asked about, and seen has its topics: those of latest, but for what is of no
+	// interest here.
+	version uint64
+	seen    *metadata.Image
 }
 
 type topicView struct {
-	im      *metadata.Image
+	im      *metadata.Image // nothing but topics
 	version uint64
 }
 
 func (t *topicViews) at(im *metadata.Image) *topicView {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	old := t.latest
 	switch {
-	case old != nil && old.im.Version() >= im.Version():
-		return old
-	case old == nil:
-		t.latest = &topicView{im: im, version: 1}
+	case t.latest == nil:
+		t.seen, t.version = im.TopicsOnly(), im.Version()
+		t.latest = &topicView{im: t.seen, version: 1}
+		return t.latest
+	case im.Version() <= t.version:
 		return t.latest
 	}
-	next := &topicView{im: im, version: old.version}
-	for before, after := range im.ChangedTopics(old.im) {
-		if before == nil || after == nil || before.ID != after.ID || len(before.Partitions) != len(after.Partitions) {
-			next.version++
+	t.version = im.Version()
+	if im.SharesTopics(t.seen) {
+		return t.latest
+	}
+	before := t.seen
+	t.seen = im.TopicsOnly()
+	for old, now := range t.seen.ChangedTopics(before) {
+		if old == nil || now == nil || old.ID != now.ID || len(old.Partitions) != len(now.Partitions) {
+			t.latest = &topicView{im: t.seen, version: t.latest.version + 1}
 			break
 		}
 	}
-	t.latest = next
-	return next
+	return t.latest
 }
 
 // Version implements Topics.

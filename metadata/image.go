@@ -16,6 +16,19 @@ type Image struct {
 // Version is the Raft index of the last entry that is part of this Image. It never goes back on one Store.
 func (im *Image) Version() uint64 { return im.version }
 
+// TopicsOnly returns an Image that has the Version and the topics of this one and nothing else, for who keeps it for them: an
+// Image that is kept keeps all that has changed since, of groups and offsets too.
+func (im *Image) TopicsOnly() *Image {
+	st := im.st
+	return &Image{version: im.version, controller: im.controller, st: &state{
+		clusterID: st.clusterID, featureLevel: st.featureLevel, topics: st.topics, topicIDs: st.topicIDs, partitions: st.partitions,
+	}}
+}
+
+// SharesTopics reports whether the topics of both Images are one and the same, which costs no look at them. Topics that were
+// changed and changed back are not.
+func (im *Image) SharesTopics(other *Image) bool { return im.st.topics.root == other.st.topics.root }
+
 // Hash is equal on all brokers whose Image has the same Version, however they came to it: by replay or by a snapshot (I14).
 // It costs as much as writing a snapshot.
 func (im *Image) Hash() [sha256.Size]byte { return stateHash(im.st, im.version) }
