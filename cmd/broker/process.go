@@ -12,8 +12,10 @@ import (
 //
 // Two more threads than cores run Go code, unless GOMAXPROCS says otherwise: a goroutine in a file system call keeps
 // its thread, and the cores should not wait for it. The soft memory limit is millrace.memory.limit.bytes, else 70 % of
-// the container's, unless GOMEMLIMIT says otherwise: the rest is page cache, which the container pays for too.
+// the container's, unless GOMEMLIMIT says otherwise: the rest is page cache, which the container pays for too. Garbage is
+// collected at rest too, unless GOGC says otherwise (resting_heap.go), by a goroutine that never ends.
 func TuneProcess(c *Config) {
+	go keepHeapSmall()
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 2)
 	}
