@@ -22,9 +22,9 @@ import (
 
 // Bounds of a run; limits, never measures.
 const (
-	startPatience = 60 * time.Second
+	startPatience = 2 * time.Minute
 	healPatience  = 60 * time.Second // I20 allows 30 s; the machine may be busy
-	drainPatience = 60 * time.Second
+	drainPatience = 2 * time.Minute
 	// mutantPatience takes the place of drainPatience where a rule is broken.
 	mutantPatience = 10 * time.Second
 )

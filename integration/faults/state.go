@@ -13,7 +13,7 @@ import (
 )
 
 // statePatience bounds how long the brokers may take to have applied the same metadata once nobody changes it.
-const statePatience = 30 * time.Second
+const statePatience = 60 * time.Second
 
 // appliedState is the answer of GET /v1/metadata.
 type appliedState struct {

