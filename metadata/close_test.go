@@ -1,10 +1,12 @@
 package metadata
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
@@ -50,4 +52,37 @@ func TestCloseEndsMessagesUnderWay(t *testing.T) {
 		<-stuck.sent
 		require.NoError(t, s.Close())
 	})
+}
+
+// Raft's goroutine that applies entries may end with committed ones before it, and tells nobody what became of them. Who waits
+// for them must not wait for ever: the Store would never close.
+func TestCloseWhileEntriesAreApplied(t *testing.T) {
+	for range 12 { // it may as well apply them first
+		s, err := Open(testConfig(t, t.TempDir()))
+		require.NoError(t, err)
+		require.NoError(t, s.Ready(testContext(t)))
+		term, applied := s.lead.Load().term, s.raft.AppliedIndex()
+		s.publishing.Lock() // the first of them is being applied
+		answers := make(chan error, 2)
+		for n := range uint64(2) {
+			go func() {
+				_, err := s.proposeIn(context.Background(), term, &allocateProducerIDs{expectedNext: -1, count: 1})
+				answers <- err
+			}()
+			require.Eventually(t, func() bool { return s.raft.AppliedIndex() > applied+n }, 10*time.Second, time.Millisecond)
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- s.Close() }()
+		require.Eventually(t, func() bool { return s.raft.State() == raft.Shutdown }, 10*time.Second, time.Millisecond)
+		s.publishing.Unlock()
+		select {
+		case err := <-closed:
+			require.NoError(t, err)
+		case <-time.After(10 * time.Second):
+			require.FailNow(t, "the store does not close")
+		}
+		for range 2 {
+			<-answers
+		}
+	}
 }

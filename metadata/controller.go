@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"strconv"
 
 	"github.com/hashicorp/raft"
@@ -109,17 +108,8 @@ func (s *Store) proveLead(l *lead) error {
 }
 
 // verifyLeader is raft's VerifyLeader, whose answer also comes when the Store is closed: raft drops the question of one that
-// asks while it shuts down, and would have it wait for ever. The field is there for that, raft only does not fill it in here;
-// nobody but the waiter reads it.
-func (s *Store) verifyLeader() raft.Future {
-	f := s.raft.VerifyLeader()
-	if v := reflect.Indirect(reflect.ValueOf(f)); v.Kind() == reflect.Struct {
-		if over := v.FieldByName("ShutdownCh"); over.IsValid() && over.CanSet() && over.Type() == reflect.TypeOf(s.stop) {
-			over.Set(reflect.ValueOf(s.stop))
-		}
-	}
-	return f
-}
+// asks while it shuts down.
+func (s *Store) verifyLeader() raft.Future { return endingWith(s.raft.VerifyLeader(), s.stop) }
 
 func overtaken(attempts int) error {
 	return &Error{

@@ -120,7 +120,7 @@ func (s *Store) suspectFormer() {
 // controllers committed is then part of the state that it decides on (M9).
 func (s *Store) takeLead() {
 	term := s.raft.CurrentTerm()
-	if err := s.raft.Barrier(0).Error(); err != nil {
+	if err := endingWith(s.raft.Barrier(0), s.stop).Error(); err != nil {
 		s.logger.Warn("lead of the metadata quorum lost before it began", "term", term, "error", err)
 		return // another signal of LeaderCh follows, if the lead comes back
 	}

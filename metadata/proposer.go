@@ -199,7 +199,7 @@ func (p *proposer) gather() {
 		}
 		p.metrics.entry(len(taken), len(data))
 		select {
-		case p.flights <- flight{future: p.raft.Apply(data, 0), proposals: taken, start: time.Now()}:
+		case p.flights <- flight{future: endingWith(p.raft.Apply(data, 0), p.stop), proposals: taken, start: time.Now()}:
 		case <-p.stop:
 			return
 		}

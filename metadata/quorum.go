@@ -287,7 +287,7 @@ func (s *Store) configuration() (uint64, []raft.Server, error) {
 // change waits for a change of the configuration and returns its index. It says whether nothing was done (ErrNotController)
 // or nobody knows (ErrTimeout).
 func (s *Store) change(term uint64, f raft.IndexFuture) (uint64, error) {
-	switch err := f.Error(); {
+	switch err := endingWith(f, s.stop).Error(); {
 	case err == nil:
 		return f.Index(), nil
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout), errors.Is(err, raft.ErrLeadershipTransferInProgress):
@@ -430,7 +430,7 @@ func (s *Store) transferLeadership(_ context.Context, a transferArgs) (none, err
 		}
 		f = s.raft.LeadershipTransferToServer(servers[i].ID, servers[i].Address)
 	}
-	if err := f.Error(); err != nil {
+	if err := endingWith(f, s.stop).Error(); err != nil {
 		return none{}, &Error{Kind: ErrBusy, What: "the controller did not change", Why: err.Error(), Fix: "see that another voter runs and has caught up: millrace cluster quorum peers"}
 	}
 	return none{}, nil

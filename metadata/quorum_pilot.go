@@ -123,7 +123,7 @@ func (p promotions) AddVoter(id raft.ServerID, address raft.ServerAddress, _ uin
 	if at < 0 || servers[at].Suffrage != raft.Nonvoter || servers[at].Address != address || !p.s.mayPromote(servers) {
 		return refusedChange{errNotPromoted}
 	}
-	return p.Raft.AddVoter(id, address, index, timeout)
+	return endingWith(p.Raft.AddVoter(id, address, index, timeout), p.s.stop)
 }
 
 // mayPromote says whether another server may get a vote: there is room, and no server waits for its removal. Who has taken
