@@ -26,6 +26,8 @@ type quorumWorld struct {
 	link time.Duration // one way, of Raft's messages
 	// untold has Raft send its news of a commit after an hour only.
 	untold bool
+	// edit, if not nil, changes the configuration of every broker.
+	edit func(*Config)
 
 	mu struct {
 		sync.Mutex
@@ -103,6 +105,9 @@ func (w *quorumWorld) open(id BrokerID, dir DirectoryID, process byte) *quorumNo
 		cfg.Transport, cfg.commitTimeout = n.trans, time.Hour
 	}
 	cfg.Forwarder = quorumCalls{w, n.address}
+	if w.edit != nil {
+		w.edit(&cfg)
+	}
 	cfg.Probe = func(ctx context.Context, b *Broker) error {
 		to := w.at(b.PeerAddress)
 		if to == nil || !w.reaches(n.address, b.PeerAddress) || b.Incarnation[1] != to.process {

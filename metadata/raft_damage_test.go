@@ -33,7 +33,7 @@ func openFiles(cfg Config) (out []string, err error) {
 	}
 	defer func() { err = errors.Join(err, logs.Close()) }()
 	stable := summedStable{db}
-	if err := verifyRaft(logs, stable, snaps, cfg.Founded); err != nil {
+	if _, err := verifyRaft(logs, stable, snaps, cfg.Founded); err != nil {
 		return nil, cfg.damaged("raft.db", err.Error())
 	}
 	found, err := recoverState(&cfg, snaps, logs)

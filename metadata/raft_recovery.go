@@ -24,6 +24,7 @@ const damagedDir = "snapshots-damaged"
 type recovered struct {
 	st    *state
 	index uint64 // of the last entry with commands in st
+	from  uint64 // Raft's index of the snapshot that st is, 0 for none
 	empty bool   // nothing was ever written here
 }
 
@@ -55,13 +56,12 @@ func recoverState(cfg *Config, snaps raft.SnapshotStore, logs raft.LogStore) (*r
 		return nil, err
 	}
 	r := &recovered{st: newState(), empty: len(metas) == 0 && folders == 0 && last == 0}
-	var from uint64 // raft index that the loaded snapshot reaches
 	var damaged []string
 	var why error
 	for _, meta := range metas {
 		st, index, err := loadSnapshot(snaps, meta.ID)
 		if err == nil {
-			r.st, r.index, from = st, index, meta.Index
+			r.st, r.index, r.from = st, index, meta.Index
 			break
 		}
 		if errors.Is(err, errNewerVersion) {
@@ -79,7 +79,7 @@ func recoverState(cfg *Config, snaps raft.SnapshotStore, logs raft.LogStore) (*r
 	if err != nil {
 		return nil, err
 	}
-	if err := checkContinues(logs, from, first, last, reach, folders > 0, len(damaged) > 0 || folders > len(metas)); err != nil {
+	if err := checkContinues(logs, r.from, first, last, reach, folders > 0, len(damaged) > 0 || folders > len(metas)); err != nil {
 		return nil, cfg.damaged(fmt.Sprintf("metadata in %s is damaged: %v", dir, err), whyDamaged(why, folders, len(metas)))
 	}
 	for _, id := range damaged {
@@ -87,7 +87,7 @@ func recoverState(cfg *Config, snaps raft.SnapshotStore, logs raft.LogStore) (*r
 			return nil, err
 		}
 		logger.Error("damaged metadata snapshot moved aside, continuing from an older one and the log",
-			"snapshot", id, "to", filepath.Join(dir, damagedDir), "index", from, "error", why)
+			"snapshot", id, "to", filepath.Join(dir, damagedDir), "index", r.from, "error", why)
 	}
 	return r, nil
 }
@@ -104,8 +104,8 @@ func (c *Config) damaged(what, why string) error {
 }
 
 // verifyRaft reads everything that Raft has written and will start from, and returns what is damaged or missing; founded
-// says that there was something. It changes nothing.
-func verifyRaft(logs raft.LogStore, stable raft.StableStore, snaps raft.SnapshotStore, founded bool) (err error) {
+// says that there was something. It changes nothing. tail is the first entry behind the last gap, the first of all without one.
+func verifyRaft(logs raft.LogStore, stable raft.StableStore, snaps raft.SnapshotStore, founded bool) (tail uint64, err error) {
 	defer func() {
 		if p := recover(); p != nil { // the decoder of entries, on garbage
 			err = fmt.Errorf("%v", p)
@@ -113,16 +113,17 @@ func verifyRaft(logs raft.LogStore, stable raft.StableStore, snaps raft.Snapshot
 	}()
 	metas, err := snaps.List()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	first, err := logs.FirstIndex()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	last, err := logs.LastIndex()
 	if err != nil {
-		return err
+		return 0, err
 	}
+	tail = first
 	var newest uint64 // term
 	for _, meta := range metas {
 		newest = max(newest, meta.Term)
@@ -131,24 +132,25 @@ func verifyRaft(logs raft.LogStore, stable raft.StableStore, snaps raft.Snapshot
 		var entry raft.Log
 		switch err := logs.GetLog(i, &entry); {
 		case errors.Is(err, raft.ErrLogNotFound): // judged by recoverState
+			tail = i + 1
 		case err != nil:
-			return fmt.Errorf("read entry %d of %d to %d: %w", i, first, last, err)
+			return 0, fmt.Errorf("read entry %d of %d to %d: %w", i, first, last, err)
 		}
 		newest = max(newest, entry.Term)
 	}
 	for _, key := range []string{"CurrentTerm", "LastVoteTerm"} {
 		term, err := stable.GetUint64([]byte(key))
 		if err != nil && !isNotFound(err) {
-			return err
+			return 0, err
 		}
 		if key == "CurrentTerm" && term < newest {
-			return fmt.Errorf("its term is %d, and there are entries or snapshots of term %d", term, newest)
+			return 0, fmt.Errorf("its term is %d, and there are entries or snapshots of term %d", term, newest)
 		}
 	}
 	if founded && last == 0 && len(metas) == 0 {
-		return errors.New("it is empty, and the broker has been part of a cluster")
+		return 0, errors.New("it is empty, and the broker has been part of a cluster")
 	}
-	return nil
+	return tail, nil
 }
 
 // removeUnfinished removes what is left of snapshots that a crash cut off. Raft would list them for ever.

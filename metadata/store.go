@@ -162,7 +162,8 @@ func Open(cfg Config) (_ *Store, err error) {
 		return nil, err
 	}
 	opened = append(opened, s.entries)
-	if err := verifyRaft(s.entries, summedStable{s.db}, snaps, cfg.Founded); err != nil {
+	tail, err := verifyRaft(s.entries, summedStable{s.db}, snaps, cfg.Founded)
+	if err != nil {
 		return nil, cfg.damaged(fmt.Sprintf("the metadata log in %s is damaged", cfg.Dir), err.Error())
 	}
 	logs, stable := s.guardedStores(snaps)
@@ -171,7 +172,10 @@ func Open(cfg Config) (_ *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.fsm = &fsm{st: found.st, index: found.index, published: s.publish, persisted: s.metrics.snapshotted, restored: s.restored, failure: s.fail, committed: announcer.committed, hurry: s.stop}
+	if err := dropReplacedAtStart(s.entries, found.from, tail); err != nil {
+		return nil, fmt.Errorf("remove raft entries in %s that a received snapshot replaces: %w", cfg.Dir, err)
+	}
+	s.fsm = &fsm{st: found.st, index: found.index, published: s.publish, persisted: s.metrics.snapshotted, restored: func(index uint64) { s.restored(snaps, index) }, failure: s.fail, committed: announcer.committed, hurry: s.stop}
 	s.publishing.controller = NoBroker
 	s.publish(found.st, found.index)
 	s.noteSnapshots(snaps)
@@ -499,7 +503,8 @@ func (s *Store) publishLocked() {
 }
 
 // restored is told that this broker had fallen behind the controller's log and was sent a snapshot.
-func (s *Store) restored(index uint64) {
+func (s *Store) restored(snaps raft.SnapshotStore, index uint64) {
+	s.replacedBy(snaps)
 	s.logger.Info("metadata snapshot received, for this broker was behind the log", "index", index, "offsets", s.Image().OffsetCount())
 }
 

@@ -22,7 +22,7 @@
 //     stands before all that follows.
 //   - Segments go from the front only, after the record no longer names them: a cut never goes before the entries that it
 //     removes.
-//   - The entries that count have rising indexes, those in one segment without a gap. A gap, which a snapshot from a leader leaves,
+//   - The entries that count have rising indexes, those in one segment without a gap. A gap, which a snapshot from a leader may leave,
 //     begins a new segment.
 //   - After the first error nothing is written any more (M7), but for what was refused for lack of space: that may be repeated as
 //     it was, and nothing else may take its place.
