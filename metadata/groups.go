@@ -177,9 +177,14 @@ func (s *Store) coordinates(group string) error {
 func encodeBody(b []byte, c command) ([]byte, error) {
 	b, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(b, c.message())
 	if err != nil {
-		return nil, fmt.Errorf("encode %v: %w", c.kind(), err)
+		return nil, unencodable(c.kind().String(), err)
 	}
 	return b, nil
+}
+
+// unencodable is the refusal of what has text that is no text.
+func unencodable(what string, err error) error {
+	return fmt.Errorf("%w: encode %s: %w", ErrInvalidRequest, what, err)
 }
 
 // change queues a command about one group. prior may be nil, see outboxItem.
@@ -236,7 +241,9 @@ func (o *outbox) commitParts(c *OffsetCommit) (parts [][]OffsetEntry) {
 
 func (o *outbox) putCommit(c *OffsetCommit, done func([]error, error)) {
 	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(c.message())
-	if err == nil && len(encoded) > batchBytes-16 {
+	if err != nil {
+		err = unencodable("a commit of group "+quoteShort(c.Group), err)
+	} else if len(encoded) > batchBytes-16 {
 		err = &Error{
 			Kind: ErrPolicyViolation,
 			What: fmt.Sprintf("an offset of group %s takes %d bytes", quoteShort(c.Group), len(encoded)),

@@ -223,3 +223,19 @@ func TestChangesFollowCommits(t *testing.T) {
 	}
 	require.Empty(t, s.outbox.order.groups)
 }
+
+// What is no text can't be kept; it is refused, and nothing else with it.
+func TestTextThatIsNone(t *testing.T) {
+	s := openStore(t, testConfig(t, t.TempDir()))
+	register(t, s, 1, 1)
+	id := createTopics(t, s, newTopic("orders", 3))[0].ID
+	offsets := entriesFor(id, 2, 5)
+	offsets[1].Metadata = "\xff"
+	_, err := commit(t, s, OffsetCommit{Group: "billing", Generation: -1, Offsets: offsets})
+	require.ErrorIs(t, err, ErrInvalidRequest)
+	_, err = changeGroup1(t, s, GroupChange{Group: "billing", Type: ClassicGroup, Upsert: []*GroupMember{{ID: "a", ClientID: "\xff"}}})
+	require.ErrorIs(t, err, ErrInvalidRequest)
+	require.Nil(t, s.Image().Group("billing"))
+	_, err = commit(t, s, OffsetCommit{Group: "billing", Generation: -1, Offsets: offsets[:1]})
+	require.NoError(t, err)
+}

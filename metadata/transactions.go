@@ -191,7 +191,9 @@ func (o *outbox) commitStep(commit *TransactionOffsets, done func([]error, error
 // step queues a step. A step that does not fit into a batch is sent in one of its own, in parts that are applied together.
 func (o *outbox) step(key string, step transactionStep, entries int, done func(uint64, []error, error)) {
 	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(step.message())
-	if err == nil && len(encoded) > maxChangeBytes {
+	if err != nil {
+		err = unencodable("a step of the transaction of "+quoteShort(key), err)
+	} else if len(encoded) > maxChangeBytes {
 		err = &Error{
 			Kind: ErrPolicyViolation,
 			What: fmt.Sprintf("a step of the transaction of %s takes %d bytes", quoteShort(key), len(encoded)),

@@ -230,7 +230,7 @@ func (c *call) hold(bytes int64) bool {
 
 // decode reads the body into msg, after its memory was accounted for. The handler
 // goes on only if it returns true; otherwise the connection is being closed.
-// Strings are copies: they may outlive the frame.
+// Strings are copies, and valid UTF-8: they may outlive the frame.
 func (c *call) decode(msg kmsg.Request) bool {
 	if !c.admit() {
 		return false
@@ -240,6 +240,7 @@ func (c *call) decode(msg kmsg.Request) bool {
 		c.malformed(err)
 		return false
 	}
+	validate(msg)
 	return true
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"unsafe"
+
+	"github.com/millrace/millrace/transport"
 )
 
 // errMalformed is a request body that does not hold what its version says. The
@@ -152,6 +154,7 @@ func (p *produceBody) decode(version int16, body []byte) error {
 	flexible := version >= 9
 	r := wireReader{src: body}
 	p.transactionalID, p.transactional = r.string(flexible)
+	p.transactionalID = transport.ValidText(p.transactionalID) // a copy, if it was not
 	p.acks = r.int16()
 	p.timeoutMillis = r.int32()
 
