@@ -59,6 +59,11 @@ func (c *Core) consumerClassicJoin(now Time, ev *Join) {
 		c.came(ev, g.succeed(g.members[holder], id).record)
 	case id == "":
 		id, fresh = ev.NewID, true
+	case g.members[id] == nil && said.owns():
+		// It was given up, and others may have by now what it says it has. Told that it is a member, it would work on with
+		// that until it is told what it may have, and commit it: it has to drop it first, as in a classic group.
+		c.refuse(ev, ErrUnknownMember)
+		return
 	default:
 		fresh = g.members[id] == nil // an id that it was handed, or of a member that was given up
 	}

@@ -34,8 +34,18 @@ func (c *Core) consumerEnter(now Time, ev *ConsumerHeartbeat) {
 		c.refuse(ev, ErrGroupNotFound)
 		return
 	case c.members() > 0:
+		if ev.Epoch != 0 { // it is none of them, and need not know that the group is a classic one again
+			c.refuse(ev, ErrUnknownMember)
+			return
+		}
 		if !ev.Settings.Upgrade {
 			c.refuse(ev, ErrGroupNotFound)
+			return
+		}
+		// What refuses the member has to be found before the group is changed: it would be changed back without it, with a
+		// rebalance and new sessions for all, whenever it tries again.
+		if c.members() >= ev.Settings.ConsumerMaxSize && c.member(ev.Member) == nil && (ev.Instance == "" || c.instance(ev.Instance) == nil) {
+			c.refuse(ev, ErrGroupFull)
 			return
 		}
 		if err := ev.checkWish(ev.Settings); err != nil {
@@ -43,7 +53,7 @@ func (c *Core) consumerEnter(now Time, ev *ConsumerHeartbeat) {
 			return
 		}
 		if c.upgrade(now) != nil {
-			c.refuse(ev, ErrGroupNotFound) // a classic group that is not of consumers, or that has yet to form
+			c.refuse(ev, ErrGroupNotFound) // a classic group that is not of consumers
 			return
 		}
 		c.consumerHandle(now, ev)

@@ -96,8 +96,10 @@ func (c *Core) consumerMember(now Time, ev *ConsumerHeartbeat) (m *consumerMembe
 			return nil, false, ErrFencedInstance
 		case r.Epoch == 0 && taken && holder != id:
 			old := g.members[holder]
-			if old.record.MemberEpoch != staticMemberAway {
-				return nil, false, ErrUnreleasedInstance // its holder is alive, or its session is not over (G10)
+			if old.record.MemberEpoch != staticMemberAway && !old.classical() {
+				// Its holder is alive, or its session is not over (G10). One that speaks the classic protocol does not say that
+				// it goes: it is fenced, as by a member of its own protocol.
+				return nil, false, ErrUnreleasedInstance
 			}
 			return c.comeBack(ev, old), false, nil
 		}

@@ -14,10 +14,13 @@ var errNotConsumers = errors.New("not a group of consumers")
 
 // upgrade makes a consumer group of a classic one with members. Its members go on as classic members of it, each with the
 // partitions that it has by the last generation, and those that it has not given up yet. Who has left since that generation
-// is not taken along.
+// is not taken along. Who waits for a generation, be it the first one, joins again.
 func (c *Core) upgrade(now Time) error {
-	k, r := &c.classic, c.record
-	if k.protocolType != consumerProtocolType || r == nil || len(r.Members) == 0 || r.Protocol == "" {
+	r := c.record
+	if r == nil {
+		r = &metadata.Group{Generation: c.lastGeneration}
+	}
+	if c.classic.protocolType != consumerProtocolType || len(r.Members) > 0 && r.Protocol == "" {
 		return errNotConsumers
 	}
 	var members []*metadata.GroupMember
@@ -51,7 +54,7 @@ func (c *Core) upgrade(now Time) error {
 		m.Assigned = givenIn(r.Generation, union(m.Assigned, given.of(owned[i])))
 		m.Target = m.Assigned
 	}
-	c.classicLetGo(ErrRebalanceInProgress) // who waited for a generation joins again, and is told what it may have
+	c.classicLetGo(ErrRebalanceInProgress)
 	c.classic = classicGroup{}
 	c.consumerLoad(now, &Loaded{LastGeneration: r.Generation})
 	g := c.consumer

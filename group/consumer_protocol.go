@@ -2,6 +2,7 @@ package group
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/millrace/millrace/metadata"
 )
@@ -13,6 +14,11 @@ import (
 type classicSubscription struct {
 	topics []string
 	owned  []namedPartitions // since version 1, of cooperative consumers
+}
+
+// owns reports whether it has any partition.
+func (s *classicSubscription) owns() bool {
+	return slices.ContainsFunc(s.owned, func(t namedPartitions) bool { return len(t.partitions) > 0 })
 }
 
 type namedPartitions struct {

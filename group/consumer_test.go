@@ -73,10 +73,13 @@ type consumerBench struct {
 	joins []JoinResult
 	syncs []SyncResult
 	told  func([]Action) // if set, is given what each step decided
+	// joined and synced are the same by waiter.
+	joined map[any]JoinResult
+	synced map[any]SyncResult
 }
 
 func newConsumerBench(t testing.TB) *consumerBench {
-	b := &consumerBench{t: t, core: NewCore("g"), settings: DefaultSettings(), got: map[any]ConsumerHeartbeatResult{}}
+	b := &consumerBench{t: t, core: NewCore("g"), settings: DefaultSettings(), got: map[any]ConsumerHeartbeatResult{}, joined: map[any]JoinResult{}, synced: map[any]SyncResult{}}
 	b.topics.set("a", 1, 4)
 	b.step(&Loaded{})
 	return b
@@ -97,9 +100,9 @@ func (b *consumerBench) step(ev Event) {
 			require.False(b.t, twice, "answered twice")
 			b.got[a.Waiter] = a.Consumer
 		case ActionJoin:
-			b.joins = append(b.joins, a.Join)
+			b.joins, b.joined[a.Waiter] = append(b.joins, a.Join), a.Join
 		case ActionSync:
-			b.syncs = append(b.syncs, a.Sync)
+			b.syncs, b.synced[a.Waiter] = append(b.syncs, a.Sync), a.Sync
 		case ActionReload:
 			b.step(&Loaded{Group: b.record, LastGeneration: b.generation()})
 		}
@@ -406,7 +409,9 @@ func TestConsumerAndClassic(t *testing.T) {
 	acts = b.core.Step(b.now, join)
 	require.NotEqual(t, ActionJoin, acts[0].Kind, "it waits for the generation")
 	require.Nil(t, b.core.consumer)
-	require.ErrorIs(t, b.beat(joinRequest("y", "a")).Err, ErrGroupNotFound, "it is a classic group now")
+	require.NoError(t, b.beat(joinRequest("y", "a")).Err, "and this one does not wait for it, as in Kafka")
+	require.ErrorIs(t, b.joins[0].Err, ErrRebalanceInProgress, "it joins again, a group of consumers")
+	require.Equal(t, metadata.ConsumerGroup, b.record.Type)
 }
 
 // simConsumer is a client: what it knows, and what it has told the application that it owns.

@@ -167,3 +167,44 @@ func TestTransactionCommitOfConsumerGroup(t *testing.T) {
 	require.ErrorIs(t, commit("m2", joined.Epoch), ErrUnknownMember)
 	require.ErrorIs(t, commit("m1", joined.Epoch+1), ErrStaleMemberEpoch)
 }
+
+// KIP-345, KIP-848: a static consumer is restarted with the other protocol. With the classic one it did not say that it goes;
+// its successor takes its place all the same, with what it had, and it is fenced.
+func TestStaticMemberIsChangedOver(t *testing.T) {
+	b := newConsumerBench(t)
+	b.settings.InitialRebalanceDelay = 0
+	b.step(&Join{JoinRequest: &JoinRequest{
+		Group: "g", Instance: "i", SessionTimeout: 30 * time.Second, RebalanceTimeout: time.Minute, ProtocolType: "consumer",
+		Protocols: []Protocol{{Name: "range", Metadata: subscriptionOf("a")}},
+	}, NewID: "old", Waiter: "old", Settings: &b.settings, Topics: &b.topics})
+	res := b.joins[0]
+	require.NoError(t, res.Err)
+	b.step(&Sync{SyncRequest: &SyncRequest{Group: "g", Member: "old", Instance: "i", Generation: res.Generation, Assignments: []Assignment{shareOf("old", 0, 1, 2, 3)}}, Waiter: "s", Topics: &b.topics})
+	require.NoError(t, b.syncs[0].Err)
+
+	full := joinRequest("other", "a")
+	b.settings.ConsumerMaxSize = 1
+	before := b.changes
+	require.ErrorIs(t, b.beat(full).Err, ErrGroupFull)
+	require.Equal(t, metadata.ClassicGroup, b.record.Type)
+	require.Equal(t, before, b.changes, "and nothing has happened to the group")
+
+	r := joinRequest("new", "a")
+	r.Instance = "i"
+	joined := b.beat(r)
+	require.NoError(t, joined.Err)
+	require.Equal(t, set(1, 0, 1, 2, 3), plain(joined.Assignment))
+	acts := b.core.Step(b.now, &Heartbeat{&HeartbeatRequest{Group: "g", Member: "old", Instance: "i", Generation: res.Generation}})
+	require.ErrorIs(t, acts[0].Err, ErrFencedInstance)
+	r.Member = "newer"
+	require.ErrorIs(t, b.beat(r).Err, ErrUnreleasedInstance, "new is alive")
+}
+
+// I18: a classic member that was given up comes back with its id, in the middle of a cooperative rebalance, and still has what
+// others have been given. It has to drop that before it is a member again.
+func TestMemberThatWasGivenUpDropsWhatItHad(t *testing.T) {
+	b := newConsumerBench(t)
+	b.beat(joinRequest("new", "a"))
+	require.ErrorIs(t, b.join("gone", 0, 1).Err, ErrUnknownMember)
+	require.NoError(t, b.join("gone").Err)
+}
