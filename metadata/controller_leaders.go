@@ -27,6 +27,9 @@ const (
 // periodic is when the controller did its periodic work last, in one lead.
 type periodic struct {
 	began, small, balance, unclean, prune time.Time
+	// settings are those of the Image of; merging them ten times a second is most of what a controller at rest would do.
+	settings leaderBalance
+	of       *Image
 }
 
 func due(last *time.Time, interval time.Duration, began, now time.Time) bool {
@@ -42,23 +45,29 @@ func due(last *time.Time, interval time.Duration, began, now time.Time) bool {
 
 // periodicWork does what is due.
 func (s *Store) periodicWork(l *lead, work *periodic, now time.Time) {
+	if im := s.Image(); im != work.of {
+		work.settings, work.of = balanceSettings(s.effectiveConfig(im)), im
+	}
+	c := work.settings
+	small, balance := due(&work.small, smallInterval, work.began, now), due(&work.balance, c.interval, work.began, now)
+	unclean, prune := due(&work.unclean, c.unclean, work.began, now), due(&work.prune, pruneInterval, work.began, now)
+	if !small && !balance && !unclean && !prune {
+		return
+	}
 	ctx, cancel := context.WithTimeout(s.lifetime, fenceTimeout)
 	defer cancel()
-	if due(&work.small, smallInterval, work.began, now) {
+	if small {
 		s.giveBack(ctx, l, now)
 		s.drainFurther(ctx, l)
 		s.finishDecommissions(ctx)
 	}
-	c := balanceSettings(s.effectiveConfig(s.Image()))
-	if due(&work.balance, c.interval, work.began, now) {
-		if c.enabled {
-			s.balanceLeaders(ctx, l, c.percent)
-		}
+	if balance && c.enabled {
+		s.balanceLeaders(ctx, l, c.percent)
 	}
-	if due(&work.unclean, c.unclean, work.began, now) {
+	if unclean {
 		s.electByConfig(ctx)
 	}
-	if due(&work.prune, pruneInterval, work.began, now) {
+	if prune {
 		s.prune(ctx, l)
 	}
 }

@@ -374,6 +374,9 @@ func (s *Store) control() {
 // watchSessions fences brokers that were silent for a session, and asks those that should have been heard from.
 func (s *Store) watchSessions(l *lead, now time.Time) {
 	silent, ask := l.sessions.overdue(s.Image().Brokers(), now)
+	if len(silent) == 0 && len(ask) == 0 {
+		return
+	}
 	ctx, cancel := context.WithTimeout(s.lifetime, fenceTimeout)
 	defer cancel()
 	for _, b := range silent {

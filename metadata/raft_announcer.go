@@ -21,6 +21,9 @@ type announcer struct {
 
 	mu        sync.Mutex
 	followers map[*announcedFollower]struct{}
+	// answered has, of each follower, the last message that it took before Raft began to pipeline: the first entries of a lead
+	// go that way.
+	answered map[raft.ServerID]answeredMessage
 	// last is the last entry that was committed as far as this server, leading, knows.
 	last committedEntry
 }
@@ -28,8 +31,31 @@ type announcer struct {
 // committedEntry names an entry of the log.
 type committedEntry struct{ index, term uint64 }
 
+// answeredMessage is what a message says of a follower that took it.
+type answeredMessage struct {
+	header      raft.RPCHeader
+	term        uint64
+	holds, told uint64 // as in announcedFollower
+}
+
 func newAnnouncer(t raft.Transport) *announcer {
-	return &announcer{Transport: t, followers: make(map[*announcedFollower]struct{})}
+	return &announcer{Transport: t, followers: make(map[*announcedFollower]struct{}), answered: make(map[raft.ServerID]answeredMessage)}
+}
+
+// AppendEntries passes on a message that Raft sends outside of a pipeline.
+func (a *announcer) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	err := a.Transport.AppendEntries(id, target, args, resp)
+	if args.PrevLogEntry == 0 && len(args.Entries) == 0 {
+		return err // a heartbeat, or nothing at all
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil || !resp.Success {
+		delete(a.answered, id)
+		return err
+	}
+	a.answered[id] = answeredMessage{args.RPCHeader, args.Term, args.PrevLogEntry + uint64(len(args.Entries)), args.LeaderCommitIndex}
+	return nil
 }
 
 // committed is called with the last of the entries that are committed, by leaders and followers; who does not lead has
@@ -54,6 +80,14 @@ func (a *announcer) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAd
 		answers: make(chan raft.AppendFuture), wake: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	a.mu.Lock()
+	if m, ok := a.answered[id]; ok {
+		// Raft begins to pipeline right after a message of the same lead was taken.
+		delete(a.answered, id)
+		f.first.Store(&raft.AppendEntriesRequest{RPCHeader: m.header, Term: m.term})
+		f.holds.Store(m.holds)
+		f.told.Store(m.told)
+		f.nudge()
+	}
 	a.followers[f] = struct{}{}
 	a.mu.Unlock()
 	go f.listen()
@@ -73,7 +107,7 @@ type announcedFollower struct {
 	id     raft.ServerID
 	target raft.ServerAddress
 
-	// first is the first message of this pipeline, whose term and sender are those of all.
+	// first is the first message of this pipeline, or one before it; its term and sender are those of all.
 	first atomic.Pointer[raft.AppendEntriesRequest]
 	// holds is the last entry that the follower has answered for.
 	holds atomic.Uint64

@@ -1,9 +1,12 @@
 package metadata
 
 import (
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 )
 
@@ -43,4 +46,65 @@ func TestFollowersHearOfCommits(t *testing.T) {
 			require.Zero(t, time.Since(changed))
 		}
 	})
+}
+
+// announcerFollower is the transport to one follower that takes everything.
+type announcerFollower struct {
+	raft.Transport
+	refuses bool
+	sent    chan raft.AppendEntriesRequest
+}
+
+func (f *announcerFollower) AppendEntries(_ raft.ServerID, _ raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	resp.Success = !f.refuses
+	f.sent <- *args
+	return nil
+}
+
+func (f *announcerFollower) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
+	return silentPipeline{}, nil
+}
+
+type silentPipeline struct{ raft.AppendPipeline }
+
+func (silentPipeline) Consumer() <-chan raft.AppendFuture { return nil }
+func (silentPipeline) Close() error                       { return nil }
+
+// A follower that got a lead's first entries before Raft began to pipeline is told of their commit all the same, at once: Raft's own
+// news come a moment later only, and until then nothing goes through the pipeline.
+func TestFollowersHearOfCommitsBeforeThePipeline(t *testing.T) {
+	for _, committedFirst := range []bool{false, true} {
+		for _, refuses := range []bool{false, true} {
+			t.Run(fmt.Sprintf("committed first %t, refused %t", committedFirst, refuses), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := &announcerFollower{sent: make(chan raft.AppendEntriesRequest, 9), refuses: refuses}
+					a := newAnnouncer(f)
+					message := &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ID: []byte("leader")}, Term: 3, PrevLogEntry: 4, Entries: []*raft.Log{{Index: 5, Term: 3}}, LeaderCommitIndex: 4}
+					require.NoError(t, a.AppendEntries("x", "", message, new(raft.AppendEntriesResponse)))
+					<-f.sent
+					require.NoError(t, a.AppendEntries("x", "", &raft.AppendEntriesRequest{Term: 3}, new(raft.AppendEntriesResponse))) // a heartbeat
+					<-f.sent
+					if committedFirst {
+						a.committed(5, 3)
+					}
+					pipeline, err := a.AppendEntriesPipeline("x", "")
+					require.NoError(t, err)
+					defer pipeline.Close()
+					if !committedFirst {
+						synctest.Wait()
+						require.Empty(t, f.sent)
+						a.committed(5, 3)
+					}
+					synctest.Wait()
+					if refuses {
+						require.Empty(t, f.sent, "nobody knows what it holds")
+						return
+					}
+					require.Len(t, f.sent, 1)
+					told := <-f.sent
+					require.Equal(t, raft.AppendEntriesRequest{RPCHeader: message.RPCHeader, Term: 3, PrevLogEntry: 5, PrevLogTerm: 3, LeaderCommitIndex: 5}, told)
+				})
+			})
+		}
+	}
 }
