@@ -96,6 +96,30 @@ func (p *Partition) BatchTimes(offset int64) (base, next, first, last int64, err
 	return slice.BaseOffset(), slice.NextOffset(), first, last, nil
 }
 
+// CheckBatch compares the checksum of the batch at an offset and returns its size in bytes, 0 if there is none below the high
+// watermark. Damage takes this replica offline, as when a consumer asks for it again (L9).
+//
+// Errors as Read's.
+func (p *Partition) CheckBatch(offset int64) (bytes int64, err error) {
+	if err := p.view.Load().check(-1); err != nil {
+		return 0, err
+	}
+	if err := p.mayServe(); err != nil {
+		return 0, err
+	}
+	limit := p.highWatermark.Load()
+	if offset >= limit {
+		return 0, nil
+	}
+	slice, err := p.log.ReadChecked(offset, limit, 0, true)
+	if err != nil {
+		p.noteReadError(err)
+		return 0, p.storageError("read", err)
+	}
+	defer slice.Release()
+	return int64(slice.Len()), nil
+}
+
 // EpochEnd answers OffsetForLeaderEpoch: the largest leader epoch ≤ epoch and the offset at which it ends here
 // (exclusive); -1, -1 when there is none. Only the leader answers.
 func (p *Partition) EpochEnd(currentLeaderEpoch, epoch int32) (foundEpoch int32, endOffset int64, err error) {

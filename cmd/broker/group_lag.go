@@ -23,6 +23,8 @@ type placeQuestion struct {
 	Topic     metadata.TopicID `json:"t"`
 	Partition int32            `json:"p"`
 	Offset    int64            `json:"o"`
+	// Batch asks what the batch at Offset is, which costs a read of it.
+	Batch bool `json:"b,omitempty"`
 }
 
 // place is what the leader of a partition says of a group's offset. Start ≤ End.
@@ -34,7 +36,10 @@ type place struct {
 	// Stable is up to where readers of committed records may read, Held the open transaction that keeps them from End.
 	Stable int64                    `json:"l"`
 	Held   *console.HeldTransaction `json:"h,omitempty"`
-	Error  string                   `json:"x,omitempty"`
+	// BatchBytes and BatchTrouble are the answer to placeQuestion.Batch: its size, or why it cannot be read.
+	BatchBytes   int64  `json:"n,omitempty"`
+	BatchTrouble string `json:"w,omitempty"`
+	Error        string `json:"x,omitempty"`
 }
 
 // lag is how many records wait that are still there.
@@ -157,6 +162,9 @@ func (l *lagReader) look(asked *placeQuestion, p *place) error {
 		return nil
 	}
 	from := max(asked.Offset, p.Start)
+	if asked.Batch {
+		p.lookAtBatch(part, from)
+	}
 	key := replication.TopicIDPartition{TopicID: asked.Topic, Partition: asked.Partition}
 	l.mu.Lock()
 	t, ok := l.mu.batches[key]

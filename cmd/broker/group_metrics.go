@@ -99,7 +99,7 @@ func committedOffsets(im *metadata.Image, groups []string, limit int) (offsets [
 			if len(offsets) == limit {
 				return nil, false
 			}
-			offsets = append(offsets, committed{group, t.Name, placeQuestion{at.TopicID, at.Partition, o.Offset}})
+			offsets = append(offsets, committed{group, t.Name, placeQuestion{Topic: at.TopicID, Partition: at.Partition, Offset: o.Offset}})
 		}
 	}
 	return offsets, true

@@ -32,6 +32,7 @@ func newGroupReports(b *Broker) groupReports {
 			return &report, err
 		})
 		handle(b.peers, groupSeekMethod, r.seek)
+		handle(b.peers, groupReadersMethod, r.readers)
 	}
 	return r
 }
@@ -85,6 +86,8 @@ func (r groupReports) own(ctx context.Context, name string) (console.GroupReport
 		out.Members = append(out.Members, m)
 	}
 	out.Partitions = r.partitions(ctx, name, readers, now)
+	r.addReaders(ctx, &out)
+	r.addBatches(ctx, out.Partitions)
 	return out, nil
 }
 

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -43,7 +44,7 @@ func TestGroupReportTellsOfMembers(t *testing.T) {
 	//lint:ignore SA1029 it is the key that the library looks for
 	modern := context.WithValue(context.Background(), "opt_in_kafka_next_gen_balancer_beta", true)
 	join := func(group, id string, opts ...kgo.Opt) *kgo.Client {
-		cl := client(t, b, append(opts, kgo.ClientID(id), kgo.ConsumerGroup(group), kgo.ConsumeTopics("orders"))...)
+		cl := client(t, b, append(opts, kgo.ClientID(id), kgo.HeartbeatInterval(50*time.Millisecond), kgo.ConsumerGroup(group), kgo.ConsumeTopics("orders"))...)
 		polling, stop := context.WithCancel(ctx)
 		t.Cleanup(stop)
 		go func() {
@@ -80,4 +81,39 @@ func TestGroupReportTellsOfMembers(t *testing.T) {
 	require.Equal(t, "consumer", r.Type)
 	require.Equal(t, []string{"orders"}, r.Members[0].Topics)
 	require.Equal(t, r.Members[0].ID, r.Partitions[1].Member)
+}
+
+// A member that reads and commits nothing is seen by where it asks for records, whichever of three brokers leads the partition; and
+// of what waits for long the batch is looked at. Without members nobody is asked for.
+func TestGroupReportTellsOfReaders(t *testing.T) {
+	brokers := newGroup(t, 3).brokers
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	admin := client(t, brokers[0], kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	_, err := kadm.NewClient(admin).CreateTopic(ctx, 3, 1, nil, "orders")
+	require.NoError(t, err)
+	for p := range int32(3) {
+		require.NoError(t, admin.ProduceSync(ctx, &kgo.Record{Topic: "orders", Partition: p, Value: []byte("v"), Timestamp: time.Now().Add(-time.Hour)}).FirstErr())
+	}
+	//lint:ignore SA1029 it is the key that the library looks for
+	modern := context.WithValue(context.Background(), "opt_in_kafka_next_gen_balancer_beta", true)
+	cl := client(t, brokers[0], kgo.WithContext(modern), kgo.ClientID("reader"), kgo.ConsumerGroup("billing"), kgo.ConsumeTopics("orders"), kgo.DisableAutoCommit(), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	polling, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		for polling.Err() == nil {
+			cl.PollFetches(polling)
+		}
+	}()
+	for _, b := range brokers {
+		r := awaitReport(ctx, t, b, "billing", func(r *console.GroupReport) bool {
+			return len(r.Partitions) == 3 && !slices.ContainsFunc(r.Partitions, func(p console.GroupPartition) bool { return len(p.Readers) == 0 || p.Readers[0].Offset != 1 })
+		})
+		for _, p := range r.Partitions {
+			require.Equal(t, [2]string{"reader", "/127.0.0.1"}, [2]string{p.Readers[0].ClientID, p.Readers[0].Host})
+			require.Positive(t, p.BatchBytes)
+			require.Empty(t, p.BatchTrouble)
+			require.Positive(t, p.Readers[0].MaxBytes)
+		}
+	}
 }

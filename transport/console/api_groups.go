@@ -143,7 +143,27 @@ type GroupPartition struct {
 	Stable      int64  `json:"last_stable_offset" doc:"up to where readers of committed records may read; -1 while it is not known"`
 	// Transaction is the one that keeps Stable below LogEnd.
 	Transaction *HeldTransaction `json:"transaction" doc:"open transaction that keeps readers of committed records back; null when none does"`
-	Trouble     string           `json:"trouble" doc:"why something is not known; empty when all is"`
+	// Readers are those of the group's clients, told by client id and host: another program of the machine may have the same.
+	Readers []GroupReader `json:"readers" doc:"where clients of the group ask for records, while some wait, the latest first; as brokers have seen it, by client id and host"`
+	// BatchBytes and BatchTrouble are looked at where the group has not moved for long.
+	BatchBytes   int64  `json:"batch_bytes" doc:"size of the batch at the offset; 0 where it was not looked at"`
+	BatchTrouble string `json:"batch_trouble" doc:"what is wrong with that batch in its leader's log; empty for nothing"`
+	Trouble      string `json:"trouble" doc:"why something is not known; empty when all is"`
+}
+
+// GroupReader is where a client asks for records of a partition, as a broker has seen it: it looks at one answer of a connection
+// every two seconds.
+type GroupReader struct {
+	Broker   int32  `json:"broker" doc:"id of the broker that was asked"`
+	ClientID string `json:"client_id" doc:"as its program calls itself"`
+	Host     string `json:"host" doc:"where it runs"`
+	Offset   int64  `json:"offset" doc:"next record that it asked for"`
+	SinceMS  int64  `json:"since_ms" doc:"for how long it has asked for that offset, in milliseconds"`
+	SeenMS   int64  `json:"seen_ms" doc:"how long ago it asked last, in milliseconds"`
+	Asked    int    `json:"asked" doc:"how many of the answers that were looked at were about that offset"`
+	Served   int    `json:"served" doc:"how many of them had records"`
+	MaxBytes int32  `json:"max_bytes" doc:"most bytes of the partition that it takes in one answer"`
+	Error    string `json:"error" doc:"name of the error that it was answered last; empty for none"`
 }
 
 // HeldTransaction is an open transaction that holds a partition back.

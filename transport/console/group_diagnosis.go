@@ -27,8 +27,8 @@ const (
 
 // diagnoseGroup says what is wrong with a group. It judges by the report alone.
 func diagnoseGroup(r GroupReport) GroupDiagnosis {
-	x := &groupExamination{r: &r, findings: []Finding{}, passed: []string{}, gone: map[string]bool{}}
-	for _, check := range []func(){x.members, x.absent, x.rebalance, x.loop, x.polls, x.refused, x.mixed, x.surplus, x.unassigned, x.overtaken, x.leaders, x.transactions, x.stuck, x.skew} {
+	x := &groupExamination{r: &r, findings: []Finding{}, passed: []string{}, gone: map[string]bool{}, explained: map[*GroupPartition]bool{}}
+	for _, check := range []func(){x.members, x.absent, x.rebalance, x.loop, x.polls, x.refused, x.mixed, x.surplus, x.unassigned, x.overtaken, x.leaders, x.transactions, x.unreadable, x.stuck, x.skew} {
 		check()
 	}
 	return GroupDiagnosis{GroupReport: r, Well: len(x.findings) == 0, Findings: x.findings, Passed: x.passed}
@@ -40,6 +40,8 @@ type groupExamination struct {
 	passed   []string
 	// gone are ids of static members that are gone, of which there is a finding.
 	gone map[string]bool
+	// explained are partitions that do not advance, of which there is a finding.
+	explained map[*GroupPartition]bool
 }
 
 func (x *groupExamination) add(subject, what, why, fix string) {
@@ -302,7 +304,7 @@ func (x *groupExamination) stuck() {
 	well := true
 	for i := range x.r.Partitions {
 		p := &x.r.Partitions[i]
-		if p.Member == "" || x.gone[p.Member] || p.Lag <= 0 || p.held() || p.Current >= 0 && p.CommittedMS < stuckMS || p.LagMS < stuckMS || x.r.SinceMS < stuckMS {
+		if p.Member == "" || x.gone[p.Member] || x.explained[p] || p.held() || !p.waits() || x.r.SinceMS < stuckMS {
 			continue
 		}
 		well = false
@@ -317,12 +319,13 @@ func (x *groupExamination) stuck() {
 		case m.SessionMS > 0 && m.SeenMS > m.SessionMS/silentShare:
 			x.add("silent_member", fmt.Sprintf("%s has not advanced for %s while %d records wait", name(p), millis(max(p.CommittedMS, p.LagMS)), p.Lag),
 				fmt.Sprintf("its reader, %s, has not been heard from for %s", who, millis(m.SeenMS)), fmt.Sprintf("look at that process; it is put out after %s of silence, and its partitions go to the others", millis(m.SessionMS)))
-		case p.Current < 0:
-			x.add("no_commits", fmt.Sprintf("%s has no offset while %d records wait", name(p), p.Lag), "its reader, "+who+", sends heartbeats and has committed nothing",
-				"see whether it commits at all (enable.auto.commit, or its own commits), and what it does with the first record")
 		default:
-			x.add("stuck", fmt.Sprintf("%s has not advanced for %s while %d records wait", name(p), millis(p.CommittedMS), p.Lag), "its reader, "+who+", sends heartbeats and commits nothing new",
-				fmt.Sprintf("look at that process, and at the record: millrace topic consume %s -p %d -o %d -n 1", p.Topic, p.Partition, p.Current))
+			what := fmt.Sprintf("%s has not advanced for %s while %d records wait", name(p), millis(p.CommittedMS), p.Lag)
+			if p.Current < 0 {
+				what = fmt.Sprintf("%s has no offset while %d records wait", name(p), p.Lag)
+			}
+			subject, why, fix := x.stands(p, &m, who)
+			x.add(subject, what, why, fix)
 		}
 	}
 	if well {

@@ -22,6 +22,11 @@ func wellGroup() GroupReport {
 	}
 }
 
+// stand has a partition not advance for three minutes, with readers.
+func stand(p *GroupPartition, readers ...GroupReader) {
+	p.CommittedMS, p.LagMS, p.Readers = 190_000, 190_000, readers
+}
+
 // Every check finds what it is for, and nothing else does; each finding says why and
 // what to type.
 func TestDiagnoseGroup(t *testing.T) {
@@ -104,6 +109,34 @@ func TestDiagnoseGroup(t *testing.T) {
 		{"no_commits", func(r *GroupReport) {
 			r.Partitions[0].Current, r.Partitions[0].CommittedMS, r.Partitions[0].LagMS = -1, -1, 190_000
 		}, "has committed nothing"},
+		{"corrupt_batch", func(r *GroupReport) {
+			stand(&r.Partitions[0])
+			r.Partitions[0].BatchTrouble = "the checksum is another one"
+		}, "the batch at offset 10 is damaged in the leader's log: the checksum is another one"},
+		{"poison_batch", func(r *GroupReport) {
+			stand(&r.Partitions[0], GroupReader{ClientID: "a", Host: "/10.0.0.7", Offset: 10, SinceMS: 180_000, SeenMS: 3000, Asked: 80, Served: 80, MaxBytes: 1 << 20})
+		}, "client a at /10.0.0.7 has asked for offset 10 again and again for 3m0s, the last time 3s ago, and is given records each time"},
+		{"poison_batch", func(r *GroupReport) { // its members come and go with it
+			r.State, r.SinceMS = "PreparingRebalance", 5000
+			stand(&r.Partitions[0], GroupReader{ClientID: "a", Host: "/10.0.0.7", Offset: 10, SinceMS: 180_000, SeenMS: 3000, Asked: 80, Served: 80, MaxBytes: 1 << 20})
+			r.Partitions[0].Member = ""
+		}, "has asked for offset 10 again and again"},
+		{"oversized_batch", func(r *GroupReport) {
+			stand(&r.Partitions[0], GroupReader{ClientID: "a", Host: "/10.0.0.7", Offset: 10, SinceMS: 180_000, SeenMS: 3000, Asked: 80, Served: 80, MaxBytes: 1 << 20})
+			r.Partitions[0].BatchBytes = 12 << 20
+		}, "the batch there has 12.0 MiB, and it takes 1.0 MiB of a partition at most"},
+		{"fetch_error", func(r *GroupReport) {
+			stand(&r.Partitions[0], GroupReader{ClientID: "a", Host: "/10.0.0.7", Offset: 10, SinceMS: 180_000, SeenMS: 3000, Asked: 80, Error: "CORRUPT_MESSAGE"})
+		}, "is answered CORRUPT_MESSAGE"},
+		{"no_commits", func(r *GroupReport) {
+			stand(&r.Partitions[0], GroupReader{ClientID: "a", Host: "/10.0.0.7", Offset: 12, SinceMS: 2000, SeenMS: 1000, Asked: 1, Served: 1, MaxBytes: 1 << 20})
+		}, "has read up to offset 12, the last time 1s ago"},
+		{"stuck", func(r *GroupReport) {
+			stand(&r.Partitions[0], GroupReader{ClientID: "a", Host: "/10.0.0.7", Offset: 12, SinceMS: 185_000, SeenMS: 183_000, Asked: 1, Served: 1, MaxBytes: 1 << 20})
+		}, "has asked for no records of it for 3m3s"},
+		{"stuck", func(r *GroupReport) { // of another program with another id nothing follows
+			stand(&r.Partitions[0], GroupReader{ClientID: "b", Host: "/10.0.0.8", Offset: 12, SinceMS: 2000, SeenMS: 1000, Asked: 1, Served: 1, MaxBytes: 1 << 20})
+		}, "commits nothing new"},
 		{"silent_member", func(r *GroupReport) {
 			r.Partitions[0].CommittedMS, r.Partitions[0].LagMS, r.Members[0].SeenMS = 190_000, 190_000, 40_000
 		}, "not been heard from for 40s"},

@@ -23,7 +23,11 @@ const doubtBytes = 1 << 20
 // have no sessions. Partitions that share a place overwrite each other, which only loses a suspicion.
 //
 // A fetch reads it on the goroutine that reads from the connection or the one that writes to it.
-type fetchDoubts [128]atomic.Uint64
+type fetchDoubts struct {
+	marks [126]atomic.Uint64
+	// glance is of something else, where a connection that fetches keeps what it has (fetch_readers.go).
+	glance fetchGlance
+}
 
 // doubtsKey finds the fetchDoubts of a connection.
 type doubtsKey struct{}
@@ -51,14 +55,14 @@ func markOf(p *replication.Partition, offset int64) fetchMark {
 	id := p.TopicID()
 	h := (binary.LittleEndian.Uint64(id[:8]) ^ uint64(p.ID())*odd) * odd
 	h = (h ^ h>>32 ^ binary.LittleEndian.Uint64(id[8:])) * odd
-	place := uint8(h>>32) % uint8(len(fetchDoubts{}))
+	place := uint8(h>>32) % uint8(len(fetchDoubts{}.marks))
 	h = (h ^ h>>32 ^ uint64(offset)) * odd
 	return fetchMark{place, (h ^ h>>32) &^ 1}
 }
 
 // last returns what was noted in the place of m: m itself when these records were sent last and nobody looked at them,
 // m.checked() when somebody did, m.none() before any.
-func (d *fetchDoubts) last(m fetchMark) fetchMark { return fetchMark{m.place, d[m.place].Load()} }
+func (d *fetchDoubts) last(m fetchMark) fetchMark { return fetchMark{m.place, d.marks[m.place].Load()} }
 
 // checked returns the mark of the same records, good.
 func (m fetchMark) checked() fetchMark { return fetchMark{m.place, m.value | 1} }
@@ -67,4 +71,4 @@ func (m fetchMark) checked() fetchMark { return fetchMark{m.place, m.value | 1} 
 func (m fetchMark) none() fetchMark { return fetchMark{m.place, 0} }
 
 // served notes that the records of m are sent.
-func (d *fetchDoubts) served(m fetchMark) { d[m.place].Store(m.value) }
+func (d *fetchDoubts) served(m fetchMark) { d.marks[m.place].Store(m.value) }

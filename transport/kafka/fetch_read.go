@@ -57,6 +57,9 @@ func (f *fetchCall) read(enough func(bytes int, told bool) bool) (ready bool, co
 	for i := range f.slices {
 		f.doubts.served(f.slices[i].mark)
 	}
+	if f.doubts.glance.due(f.started) {
+		f.h.readers.look(f)
+	}
 	if s != nil {
 		f.incrementLocked()
 	} else if f.newSession {

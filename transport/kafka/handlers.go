@@ -89,6 +89,7 @@ type Handlers struct {
 	sessions *sessionCache
 	settings brokerSettings
 	creator  topicCreator
+	readers  fetchReaders
 	parked   parkedFetches
 
 	groupCalls groupCalls
