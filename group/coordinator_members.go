@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Join is JoinGroup. It may wait as long as the members' rebalance timeouts are. The caller calls gone if nobody waits for
@@ -25,8 +26,12 @@ func (c *Coordinator) Join(r JoinRequest, done func(JoinResult)) (gone func()) {
 	}
 }
 
-// newMemberID returns an id that nobody has or will have: client ids are what their owners left at the default (G9).
+// newMemberID returns an id that nobody has or will have: client ids are what their owners left at the default (G9). It is
+// short enough for a string of the protocol.
 func newMemberID(name string) string {
+	if most := 1<<15 - 1 - len("-00112233-4455-6677-8899-aabbccddeeff"); len(name) > most {
+		name = strings.ToValidUTF8(name[:most], "")
+	}
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80

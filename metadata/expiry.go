@@ -43,7 +43,7 @@ func newExpirySettings(effective map[string]string) expirySettings {
 // Nothing is expired at the start: what is loaded may be old for no other reason than that nobody was there (G11).
 func (s *Store) expire() {
 	start := time.Now()
-	clock := expiryClock{wall: start}
+	clock := NewExpiryClock(start, 0)
 	last := start
 	for {
 		// The interval may be changed meanwhile.
@@ -56,7 +56,7 @@ func (s *Store) expire() {
 			return
 		}
 		now := time.Now()
-		trusted := clock.trusted(now, now.Sub(start))
+		trusted := clock.Trusted(now, now.Sub(start))
 		if now.Sub(last) < interval {
 			continue
 		}
@@ -209,15 +209,21 @@ func (r *groupReading) unread(t *Topic) bool {
 	return true
 }
 
-// expiryClock compares the wall clock with the time that passed.
-type expiryClock struct {
+// ExpiryClock compares the wall clock with the time that passed, for whoever forgets what is old: a clock that jumped makes all
+// there is look old, and somebody may be about to set it right again (L15, G11). It is not safe for use by several goroutines.
+type ExpiryClock struct {
 	wall    time.Time     // when it was last asked
 	elapsed time.Duration // of the monotonic clock, at the same moment
 	until   time.Duration // monotonic: not trusted before
 }
 
-// trusted reports whether the wall clock has gone as it should since it was last asked, and for expiryPause before that.
-func (c *expiryClock) trusted(wall time.Time, elapsed time.Duration) bool {
+// NewExpiryClock returns one that takes a wall clock for right at a moment of the monotonic clock, whatever that counts from.
+func NewExpiryClock(wall time.Time, elapsed time.Duration) *ExpiryClock {
+	return &ExpiryClock{wall: wall, elapsed: elapsed}
+}
+
+// Trusted reports whether the wall clock has gone as it should since it was last asked, and for an hour before that.
+func (c *ExpiryClock) Trusted(wall time.Time, elapsed time.Duration) bool {
 	moved := wall.Round(0).Sub(c.wall.Round(0)) - (elapsed - c.elapsed) // Round(0) drops the monotonic part
 	c.wall, c.elapsed = wall, elapsed
 	if moved > clockJump || moved < -clockJump {

@@ -61,10 +61,10 @@ func TestOffsetRetentionIsDynamic(t *testing.T) {
 // L15, G11: a wall clock that jumps has nothing expire until it had time to be set right.
 func TestExpiryClock(t *testing.T) {
 	wall, elapsed := time.Unix(1_800_000_000, 0), time.Duration(0)
-	c := expiryClock{wall: wall}
+	c := *NewExpiryClock(wall, 0)
 	pass := func(of, monotonic time.Duration) bool {
 		wall, elapsed = wall.Add(of), elapsed+monotonic
-		return c.trusted(wall, elapsed)
+		return c.Trusted(wall, elapsed)
 	}
 	require.True(t, pass(10*time.Second, 10*time.Second))
 	require.True(t, pass(time.Minute, 10*time.Second), "NTP may pull at it")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"regexp/syntax"
 )
 
 // ConsumerProtocolType is the protocol type of classic groups of consumers, as opposed to Connect's and others.
@@ -44,12 +45,40 @@ func SubscribedTopics(b []byte) ([]string, error) {
 
 // CompileSubscription reads the expression of a member that subscribes by one (KIP-848). Its syntax is RE2's, and it has to
 // match the whole name of a topic.
+//
+// It is kept for as long as the member is, so it must not take more than maxSubscriptionSize steps: counted repetitions make a
+// thousand of one (I23).
 func CompileSubscription(expr string) (*regexp.Regexp, error) {
+	parsed, err := syntax.Parse(expr, syntax.Perl) // by itself: it must not close our group
+	if err != nil {
+		return nil, fmt.Errorf("compile subscription: %w", err)
+	}
+	if size := sizeOf(parsed); size > maxSubscriptionSize {
+		return nil, fmt.Errorf("compile subscription: the expression takes %d steps, at most %d are taken", size, maxSubscriptionSize)
+	}
 	re, err := regexp.Compile("^(?:" + expr + ")$")
 	if err != nil {
 		return nil, fmt.Errorf("compile subscription: %w", err)
 	}
 	return re, nil
+}
+
+// maxSubscriptionSize is enough for a list of a thousand names of topics, and some 2 MB compiled.
+const maxSubscriptionSize = 50_000
+
+// sizeOf is about how many instructions an expression is compiled to.
+func sizeOf(re *syntax.Regexp) int {
+	n := 1 + len(re.Rune)
+	if re.Op == syntax.OpCharClass {
+		n = 1
+	}
+	for _, sub := range re.Sub {
+		n += sizeOf(sub)
+	}
+	if re.Op == syntax.OpRepeat {
+		n *= max(re.Min, re.Max, 1)
+	}
+	return n
 }
 
 // Subscription is what the members of a group read, all together. It is not safe for use by several goroutines.

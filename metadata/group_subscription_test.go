@@ -2,6 +2,8 @@ package metadata
 
 import (
 	"encoding/binary"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -168,4 +170,20 @@ func TestUnreadTopicsDecode(t *testing.T) {
 		_, err = decodeExpireOffsets(body)
 		require.Error(t, err, name)
 	}
+}
+
+// I23: an expression is whole by itself, and small when it is compiled, however short it is written.
+func TestCompileSubscriptionBounds(t *testing.T) {
+	for _, expr := range []string{"a)|(b", "(", strings.Repeat("[ab]{1000}", 100), "(" + strings.Repeat("x", 60_000) + ")"} {
+		_, err := CompileSubscription(expr)
+		require.Error(t, err, "%.20s", expr)
+	}
+	var names []string
+	for i := range 1000 {
+		names = append(names, fmt.Sprintf("orders-of-region-%d", i))
+	}
+	re, err := CompileSubscription(strings.Join(names, "|"))
+	require.NoError(t, err)
+	require.True(t, re.MatchString("orders-of-region-999"))
+	require.False(t, re.MatchString("orders-of-region-9999"))
 }

@@ -146,7 +146,7 @@ func (c *Conn) serveOne() error {
 		return fmt.Errorf("%w: %w", ErrRejected, err)
 	}
 	if string(h.clientID) != c.clientID {
-		c.clientID = ValidText(string(h.clientID))
+		c.clientID = clientIDText(string(h.clientID))
 	}
 	if !c.served {
 		c.served = true

@@ -309,6 +309,28 @@ func TestCoordinatorForgetsIDs(t *testing.T) {
 	})
 }
 
+// L15, P10: a wall clock that jumped makes every id look as if nobody used it. None is forgotten: its producer would be told
+// that there is no such id, which it ends of.
+func TestClockJumpForgetsNoIDs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newIdeal(t, 1)
+		var jump atomic.Int64
+		c := x.coordinator(t, 0, func(cfg *Config) {
+			cfg.Wall = func() time.Time { return time.Now().Add(time.Duration(jump.Load())) }
+		})
+		initialize(c, "idle")
+		time.Sleep(50 * time.Minute)
+		jump.Store(int64(30 * 24 * time.Hour))
+		time.Sleep(50 * time.Minute)
+		jump.Store(0) // set right again
+		time.Sleep(5 * time.Hour)
+		require.NotNil(t, x.image.Load().Transaction("idle"))
+		time.Sleep(8 * 24 * time.Hour)
+		require.Nil(t, x.image.Load().Transaction("idle"))
+		require.NoError(t, c.Close())
+	})
+}
+
 // Settings and leases.
 func TestCoordinatorRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -15,12 +15,18 @@ func (c *Coordinator) keepTime(ctx context.Context) {
 	timer := time.NewTimer(time.Duration(beatInterval))
 	defer timer.Stop()
 	expired := c.now()
+	clock := metadata.NewExpiryClock(c.cfg.Wall(), time.Duration(expired))
 	for {
 		now := c.now()
 		c.fire(now)
+		trusted := clock.Trusted(c.cfg.Wall(), time.Duration(now))
 		if interval := Instant(c.cfg.Settings().ExpirationInterval); interval > 0 && now-expired >= interval {
 			expired = now
-			c.expire()
+			if trusted {
+				c.expire()
+			} else {
+				c.logger.Warn("wall clock jumped; no transactional ids are forgotten for a while", "now", c.cfg.Wall().UTC())
+			}
 		}
 		timer.Reset(time.Duration(max(0, min(c.timers.Next()-c.now(), beatInterval))))
 		select {

@@ -237,11 +237,14 @@ func (c *call) decode(msg kmsg.Request) bool {
 		return false
 	}
 	msg.SetVersion(c.req.Version)
-	if err := msg.ReadFrom(c.req.Body); err != nil {
+	err := msg.ReadFrom(c.req.Body)
+	if err == nil {
+		err = validate(msg)
+	}
+	if err != nil {
 		c.malformed(err)
 		return false
 	}
-	validate(msg)
 	return true
 }
 

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"fmt"
 	"reflect"
 	"sync"
 
@@ -12,39 +13,49 @@ import (
 // validate makes every string of a request one that can be kept, see [transport.ValidText]. Without that the metadata would
 // refuse a change that has it, and a member with such a name or client id would keep its whole group from getting on.
 //
+// An error says that one is longer than the protocol allows, which the flexible versions can carry: answers of others name
+// groups and members with it to every client, in 16 bits.
+//
 // Fetch is left out: it names topics only, and one of such a name does not exist. So do those of Produce, which see to the
 // transactional id themselves.
-func validate(msg kmsg.Request) {
+func validate(msg kmsg.Request) error {
+	short := true
 	switch r := msg.(type) {
 	case *kmsg.FetchRequest:
 	case *kmsg.OffsetCommitRequest: // the two that come all the time
-		validText(&r.Group)
-		validText(&r.MemberID)
-		validText(r.InstanceID)
+		short = validText(&r.Group) && validText(&r.MemberID) && validText(r.InstanceID)
 		for i := range r.Topics {
-			validText(&r.Topics[i].Topic)
+			short = validText(&r.Topics[i].Topic) && short
 			for j := range r.Topics[i].Partitions {
-				validText(r.Topics[i].Partitions[j].Metadata)
+				short = validText(r.Topics[i].Partitions[j].Metadata) && short
 			}
 		}
 	case *kmsg.HeartbeatRequest:
-		validText(&r.Group)
-		validText(&r.MemberID)
-		validText(r.InstanceID)
+		short = validText(&r.Group) && validText(&r.MemberID) && validText(r.InstanceID)
 	default:
 		v := reflect.ValueOf(msg).Elem()
-		textsOf(v.Type()).validate(v)
+		short = textsOf(v.Type()).validate(v)
 	}
+	if !short {
+		return errLongText
+	}
+	return nil
 }
 
-// validText makes *s valid, unless it is so or nil.
-func validText(s *string) {
+// maxText is the longest string of the protocol, in bytes.
+const maxText = 1<<15 - 1
+
+var errLongText = fmt.Errorf("a string has more than %d bytes", maxText)
+
+// validText makes *s valid, unless it is so or nil. It reports false if it is too long.
+func validText(s *string) bool {
 	if s == nil {
-		return
+		return true
 	}
 	if valid := transport.ValidText(*s); valid != *s {
 		*s = valid
 	}
+	return len(*s) <= maxText
 }
 
 // texts says where a type of a message has strings. The messages have no type that contains itself.
@@ -90,28 +101,32 @@ func textsOf(t reflect.Type) *texts {
 	return x
 }
 
-func (x *texts) validate(v reflect.Value) {
+func (x *texts) validate(v reflect.Value) (short bool) {
+	short = true
 	if x == nil {
-		return
+		return short
 	}
 	switch x.kind {
 	case reflect.String:
 		if s := v.String(); s != "" {
-			if valid := transport.ValidText(s); valid != s {
+			valid := transport.ValidText(s)
+			if valid != s {
 				v.SetString(valid)
 			}
+			short = len(valid) <= maxText
 		}
 	case reflect.Pointer:
 		if !v.IsNil() {
-			x.elem.validate(v.Elem())
+			short = x.elem.validate(v.Elem())
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			x.elem.validate(v.Index(i))
+			short = x.elem.validate(v.Index(i)) && short
 		}
 	case reflect.Struct:
 		for _, f := range x.fields {
-			f.texts.validate(v.Field(f.index))
+			short = f.texts.validate(v.Field(f.index)) && short
 		}
 	}
+	return short
 }

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -46,7 +47,7 @@ func TestEveryStringIsText(t *testing.T) {
 		}
 		req := kmsg.RequestForKey(a.key)
 		fill(reflect.ValueOf(req).Elem(), latin1, kafkaUUID{1})
-		validate(req)
+		require.NoError(t, validate(req))
 		all += check(reflect.ValueOf(req).Elem())
 	}
 	require.Greater(t, all, 100)
@@ -71,4 +72,25 @@ func TestNamesThatAreNoText(t *testing.T) {
 	require.Len(t, b.groups.mu.commits, 1)
 	r := b.groups.mu.commits[0]
 	require.Equal(t, []string{asText, asText, asText, asText}, []string{r.Group, r.Member, r.Instance, r.Offsets[0].Metadata})
+}
+
+// I23: what is longer than the protocol allows closes the connection, as with Apache Kafka. Older versions say the length of a
+// name in 16 bits: a list of groups with a longer one could be read by nobody.
+func TestLongStrings(t *testing.T) {
+	b := ownBroker(t, brokerEdit{})
+	body := func(version int16, name string) []byte {
+		req := kmsg.NewPtrJoinGroupRequest()
+		req.Version, req.Group = version, name
+		return req.AppendTo(nil)
+	}
+	for _, name := range []string{strings.Repeat("g", maxText+1), strings.Repeat("\xe9", 20_000)} {
+		answers, closed := fuzzRequest(t, b, keyJoinGroup, 9, body(9, name))
+		require.Zero(t, answers)
+		require.True(t, closed)
+	}
+	answers, _ := fuzzRequest(t, b, keyJoinGroup, 9, body(9, strings.Repeat("g", maxText)))
+	require.Equal(t, 1, answers)
+	b.groups.mu.Lock()
+	defer b.groups.mu.Unlock()
+	require.Len(t, b.groups.mu.joins, 1)
 }
