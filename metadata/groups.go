@@ -103,6 +103,10 @@ func (s *Store) CommitOffsets(commit OffsetCommit, done func(entries []error, er
 		done(nil, err)
 		return
 	}
+	if commit.Group == "" { // the controller would refuse the whole batch for it
+		done(nil, fmt.Errorf("%w: offset commit of no group", ErrInvalidRequest))
+		return
+	}
 	if slices.ContainsFunc(commit.Offsets, func(o OffsetEntry) bool { return o.Partition < 0 }) {
 		withoutUnknown(commit.Offsets, done, func(good []OffsetEntry, done func([]error, error)) {
 			commit.Offsets = good

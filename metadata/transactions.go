@@ -56,7 +56,9 @@ func (s *Store) AddToTransaction(addition TransactionAddition, done func(err err
 	if err == nil && addition.Version == 1 {
 		err = s.coordinatesTransaction(addition.ID)
 	}
-	if err == nil && slices.ContainsFunc(addition.Partitions, func(t TopicPartitions) bool { return slices.Min(append(t.Partitions, 0)) < 0 }) {
+	if err == nil && slices.ContainsFunc(addition.Partitions, func(t TopicPartitions) bool {
+		return slices.ContainsFunc(t.Partitions, func(p int32) bool { return p < 0 })
+	}) {
 		err = ErrUnknownPartition
 	}
 	if err != nil {
@@ -188,9 +190,15 @@ func (o *outbox) commitStep(commit *TransactionOffsets, done func([]error, error
 	o.step(commit.TransactionalID, commit, len(commit.Offsets), func(_ uint64, entries []error, err error) { done(entries, err) })
 }
 
-// step queues a step. A step that does not fit into a batch is sent in one of its own, in parts that are applied together.
+// step queues a step. A step that does not fit into a batch is sent in one of its own, in parts that are applied together. One
+// that can't be read is refused here: the controller would refuse the whole batch for it, with what others have in it.
 func (o *outbox) step(key string, step transactionStep, entries int, done func(uint64, []error, error)) {
-	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(step.message())
+	m := step.message()
+	if _, err := decodeTransactionStep(m); err != nil {
+		done(0, nil, fmt.Errorf("%w: %w", ErrInvalidRequest, err))
+		return
+	}
+	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		err = unencodable("a step of the transaction of "+quoteShort(key), err)
 	} else if len(encoded) > maxChangeBytes {

@@ -358,3 +358,79 @@ func TestReplicaOfTransactions(t *testing.T) {
 	require.NoError(t, r.DeleteTopic(TopicID{1}))
 	require.ErrorIs(t, r.AddToTransaction(1, epoch, add), ErrUnknownTopicID)
 }
+
+// A step that no broker could read is refused by itself: those of others that are sent with it are made.
+func TestUnreadableStepIsRefusedAlone(t *testing.T) {
+	s := openStore(t, testConfig(t, t.TempDir()))
+	register(t, s, 1, 1)
+	topic := createTopics(t, s, newTopic("orders", 1))[0].ID
+	first, _, err := s.AllocateProducerIDs(testContext(t))
+	require.NoError(t, err)
+	var ids []string // of one lane, that of the empty id
+	for i := 0; len(ids) < 2; i++ {
+		if id := fmt.Sprint("t", i); transactionLaneOf(id) == transactionLaneOf("") {
+			ids = append(ids, id)
+		}
+	}
+	create := func(i int) chan error {
+		done := make(chan error, 1)
+		s.ChangeTransaction(TransactionChange{
+			ID: ids[i], State: TransactionEmpty, ProducerID: first + int64(i), LastProducerID: -1, LastProducerEpoch: -1, MarkerProducerID: -1, MarkerEpoch: -1,
+			Timeout: time.Minute, Version: 2,
+		}, func(_ uint64, err error) { done <- err })
+		return done
+	}
+	lane := s.outbox.transactionLane("")
+	bad := TransactionOffsets{OffsetCommit: OffsetCommit{Group: "billing", Generation: -1, Offsets: entriesFor(topic, 1, 5)}, Implicit: true}
+	for name, unreadable := range map[string]func(done func(error)){
+		"offsets of no id": func(done func(error)) {
+			s.CommitTransactionOffsets(bad, func(_ []error, err error) { done(err) })
+		},
+		"an addition to no id": func(done func(error)) {
+			s.AddToTransaction(TransactionAddition{Version: 2}, done)
+		},
+		"an addition of protocol -1": func(done func(error)) {
+			s.AddToTransaction(TransactionAddition{ID: ids[0], Version: -1}, done)
+		},
+		"offsets of no group": func(done func(error)) {
+			commit := bad
+			commit.Group, commit.TransactionalID = "", ids[0]
+			s.CommitTransactionOffsets(commit, func(_ []error, err error) { done(err) })
+		},
+		"a marker in partition -1": func(done func(error)) {
+			s.outbox.step("", writtenMarkers{{Partitions: []TopicPartitions{{TopicID: topic, Partitions: []int32{-1}}}}}, 0, func(_ uint64, _ []error, err error) { done(err) })
+		},
+		"a change to producer -1": func(done func(error)) {
+			s.ChangeTransaction(TransactionChange{ID: ids[0], ProducerID: -1, Version: 2}, func(_ uint64, err error) { done(err) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.publishing.Lock() // the lane has a call under way until it is released
+			busy := create(0)
+			require.Eventually(t, func() bool { lane.mu.Lock(); defer lane.mu.Unlock(); return len(lane.waiting) == 0 }, 10*time.Second, time.Millisecond)
+			refused := make(chan error, 1)
+			unreadable(func(err error) { refused <- err })
+			good := create(1)
+			s.publishing.Unlock()
+			require.NoError(t, <-busy)
+			require.ErrorIs(t, <-refused, ErrInvalidRequest)
+			require.NoError(t, <-good)
+			for _, id := range ids {
+				done := make(chan error, 1)
+				s.ChangeTransaction(TransactionChange{ID: id, Revision: s.Image().Transaction(id).Revision, Delete: true, ProducerID: first, Version: 2, LastProducerID: -1, LastProducerEpoch: -1, MarkerProducerID: -1, MarkerEpoch: -1}, func(_ uint64, err error) { done <- err })
+				require.NoError(t, <-done)
+			}
+		})
+	}
+}
+
+// AddToTransaction leaves what it is given as it is.
+func TestAdditionLeavesPartitionsAlone(t *testing.T) {
+	s := openStore(t, testConfig(t, t.TempDir()))
+	register(t, s, 1, 1)
+	all := []int32{1, 2, 3}
+	done := make(chan error, 1)
+	s.AddToTransaction(TransactionAddition{ID: "t", Version: 2, Partitions: []TopicPartitions{{TopicID: TopicID{1}, Partitions: all[:2]}}}, func(err error) { done <- err })
+	require.Error(t, <-done)
+	require.Equal(t, []int32{1, 2, 3}, all)
+}
