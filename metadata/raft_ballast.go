@@ -70,13 +70,13 @@ func (b *ballast) held() bool {
 	return b.mu.held || b.bytes == 0
 }
 
-// refusedForSpace reports whether err is a write that the file system refused for lack of space. Nothing of it counts
+// refusedForSpace reports whether err is a write, or a new file, that the file system refused for lack of space. Nothing of it counts
 // then: bbolt writes new pages beside the old ones, which stay valid, and rolls back; raftlog meets it where it makes a segment, which
 // the log does not have yet, and takes nothing but the same append again where a file system refuses to write in place. It is
 // the one error after which a second attempt is allowed; a sync that failed, for whatever reason, is not (M7).
 func refusedForSpace(err error) bool {
 	path, ok := errors.AsType[*fs.PathError](err)
-	return ok && path.Op == "write" && errors.Is(path.Err, syscall.ENOSPC)
+	return ok && (path.Op == "write" || path.Op == "open") && errors.Is(path.Err, syscall.ENOSPC)
 }
 
 // allocateByWriting is for file systems that can't set space aside.

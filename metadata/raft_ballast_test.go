@@ -81,6 +81,7 @@ func TestRefusedForSpace(t *testing.T) {
 	enospc := &fs.PathError{Op: "write", Err: syscall.ENOSPC}
 	require.True(t, refusedForSpace(enospc))
 	require.True(t, refusedForSpace(fmt.Errorf("wrapped: %w", enospc)))
+	require.True(t, refusedForSpace(&fs.PathError{Op: "open", Err: syscall.ENOSPC}), "no more files")
 	for _, err := range []error{nil, errTestIO, syscall.ENOSPC, &fs.PathError{Op: "sync", Err: syscall.ENOSPC}, &fs.PathError{Op: "write", Err: syscall.EIO}} {
 		require.False(t, refusedForSpace(err), "%v", err)
 	}

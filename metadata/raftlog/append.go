@@ -142,10 +142,10 @@ func (l *Log) write(s *segment, b []byte, at int) error {
 	return nil
 }
 
-// noSpace reports whether a write was refused because the disk is full.
+// noSpace reports whether a write, or a new file, was refused because the disk is full.
 func noSpace(err error) bool {
 	path, ok := errors.AsType[*fs.PathError](err)
-	return ok && path.Op == "write" && errors.Is(path.Err, syscall.ENOSPC)
+	return ok && (path.Op == "write" || path.Op == "open") && errors.Is(path.Err, syscall.ENOSPC)
 }
 
 // place returns a segment for a batch of that many sectors: the active one or one after it.

@@ -117,6 +117,9 @@ func (d *disk) same(o *disk) bool {
 func (d *disk) create(name string) (file, error) {
 	d.crashHere()
 	i := d.cached[name]
+	if i == nil && d.full && d.random.IntN(4) == 0 { // no more files, or no room for the name
+		return nil, &fs.PathError{Op: "open", Err: syscall.ENOSPC}
+	}
 	if i == nil {
 		i = &inode{dirty: map[int][][]byte{}}
 		d.cached[name] = i

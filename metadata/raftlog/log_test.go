@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -200,4 +202,36 @@ func FuzzRecord(f *testing.F) {
 			require.ErrorIs(t, err, ErrNewer)
 		}
 	})
+}
+
+// noNames is a folder in which there is no room for another file.
+type noNames struct {
+	folder
+	full *atomic.Bool
+}
+
+func (n noNames) create(name string) (file, error) {
+	if n.full.Load() {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.ENOSPC}
+	}
+	return n.folder.create(name)
+}
+
+// L13: a disk that takes no more files is full like one that takes no more bytes: what has room goes on, what has none may be
+// repeated.
+func TestNoRoomForAFile(t *testing.T) {
+	var full atomic.Bool
+	dir := t.TempDir()
+	l, err := Create(Options{Dir: dir, Record: &memoryRecord{}, ID: 5, alone: true, files: noNames{folder(dir), &full}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	full.Store(true)
+	l.makeSpare()
+	require.NoError(t, l.StoreLog(&raft.Log{Index: 1, Data: make([]byte, 100<<10)}), "there is room in the first")
+	large := &raft.Log{Index: 2, Data: make([]byte, 200<<10)}
+	err = l.StoreLog(large)
+	require.True(t, noSpace(err), "%v", err)
+	full.Store(false)
+	require.NoError(t, l.StoreLog(large))
+	require.Equal(t, [2]uint64{1, 2}, indexes(t, l))
 }
