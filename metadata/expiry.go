@@ -88,6 +88,9 @@ func (s *Store) expireOnce(now time.Time) {
 			return
 		}
 		id, epoch := s.self()
+		if b := im.Broker(id); b == nil || b.Epoch != epoch {
+			return // another process is this broker now: whatever this one proposes is without effect, for ever
+		}
 		// It looks at every offset there is of its groups, and nobody waits for it.
 		commands := im.pacedExpirations(NewPacer(expiryParts, s.stop), id, now.UnixMilli(), newExpirySettings(s.effectiveConfig(im)).retention.Milliseconds(), s.settled())
 		if len(commands) == 0 {

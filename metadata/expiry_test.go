@@ -75,3 +75,26 @@ func TestExpiryClock(t *testing.T) {
 	require.False(t, pass(expiryPause-time.Second, expiryPause-time.Second))
 	require.True(t, pass(time.Second, time.Second))
 }
+
+// A process that another one has taken the place of does not propose the same expiry again and again: it has no effect.
+func TestReplacedProcessExpiresNothing(t *testing.T) {
+	s := openStore(t, testConfig(t, t.TempDir()))
+	epoch := register(t, s, 1, 1)
+	_, err := changeGroup1(t, s, GroupChange{Group: "billing", Type: ClassicGroup, Generation: 1})
+	require.NoError(t, err)
+	require.NoError(t, deleteGroup(t, s, "billing"))
+	later := time.Now().Add(365 * 24 * time.Hour)
+	require.Equal(t, int32(1), s.Image().LastGeneration("billing"))
+	s.registered.Store(epoch + 1)
+	done := make(chan struct{})
+	go func() { s.expireOnce(later); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		require.FailNow(t, "it goes on")
+	}
+	require.Equal(t, int32(1), s.Image().LastGeneration("billing"))
+	s.registered.Store(epoch)
+	s.expireOnce(later)
+	require.Zero(t, s.Image().LastGeneration("billing"))
+}
