@@ -3,6 +3,7 @@ package replication
 import (
 	"flag"
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -24,8 +25,11 @@ func TestSimulation(t *testing.T) {
 		}
 		return
 	}
-	acked := 0
-	for seed := range *simSeeds {
+	seeds, acked := *simSeeds, 0
+	if testing.Short() {
+		seeds = max(seeds/10, 1) // with the race detector it takes minutes, and there is one goroutine
+	}
+	for seed := range seeds {
 		seed += *simFirst
 		s := newSim(simOptions{seed: seed, steps: simSteps})
 		if err := s.run(); err != nil {
@@ -33,24 +37,24 @@ func TestSimulation(t *testing.T) {
 		}
 		acked += s.acked
 	}
-	if acked < int(*simSeeds)*5 {
-		t.Fatalf("%d seeds acknowledged %d records with acks=all: the simulation does not get anywhere", *simSeeds, acked)
+	if acked < int(seeds)*5 {
+		t.Fatalf("%d seeds acknowledged %d records with acks=all: the simulation does not get anywhere", seeds, acked)
 	}
-	t.Logf("%d seeds, %d records acknowledged with acks=all", *simSeeds, acked)
+	t.Logf("%d seeds, %d records acknowledged with acks=all", seeds, acked)
 }
 
 // TestSimulationReplays asserts that a seed gives the same run again: without that no failure can be looked into.
 func TestSimulationReplays(t *testing.T) {
 	for seed := uint64(1); seed <= 20; seed++ {
-		var traces [2]string
+		var traces [2]strings.Builder
 		for i := range traces {
-			s := newSim(simOptions{seed: seed, steps: simSteps, trace: func(format string, args ...any) { traces[i] += fmt.Sprintf(format, args...) + "\n" }})
+			s := newSim(simOptions{seed: seed, steps: simSteps, trace: func(format string, args ...any) { fmt.Fprintf(&traces[i], format+"\n", args...) }})
 			if err := s.run(); err != nil {
 				t.Fatal(err)
 			}
-			traces[i] += s.dump()
+			traces[i].WriteString(s.dump())
 		}
-		if traces[0] != traces[1] {
+		if traces[0].String() != traces[1].String() {
 			t.Fatalf("seed %d played twice gave two runs", seed)
 		}
 	}
