@@ -159,6 +159,9 @@ func (g *consumerGroup) succeed(old *consumerMember, id string) *consumerMember 
 	next := *old.record
 	next.ID, next.MemberEpoch, next.PreviousMemberEpoch, next.State, next.Revoking = id, 0, 0, memberStable, nil
 	g.remove(old)
+	if other := g.members[id]; other != nil { // a client that takes another's id as well: what that had is nobody's now
+		g.remove(other)
+	}
 	m := &consumerMember{record: &next, revokeBy: Never}
 	g.add(m)
 	return m

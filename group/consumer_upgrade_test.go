@@ -208,3 +208,23 @@ func TestMemberThatWasGivenUpDropsWhatItHad(t *testing.T) {
 	require.ErrorIs(t, b.join("gone", 0, 1).Err, ErrUnknownMember)
 	require.NoError(t, b.join("gone").Err)
 }
+
+// I20: a static member that comes back under the id of another one puts that one out, and no partition is left with neither.
+func TestStaticMemberUnderAnothersID(t *testing.T) {
+	b := newConsumerBench(t)
+	static := joinRequest("s1", "a")
+	static.Instance = "i"
+	require.NoError(t, b.beat(static).Err)
+	other := b.beat(joinRequest("other", "a"))
+	next := b.beat(ConsumerHeartbeatRequest{Member: "s1", Instance: "i", Epoch: 1, RebalanceTimeout: -1, HasOwned: true, Owned: set(1, 0, 1, 2, 3)})
+	require.NoError(t, b.beat(ConsumerHeartbeatRequest{Member: "s1", Instance: "i", Epoch: next.Epoch, RebalanceTimeout: -1, HasOwned: true, Owned: set(1, 0, 1)}).Err)
+	require.Equal(t, set(1, 2, 3), plain(b.beat(ConsumerHeartbeatRequest{Member: "other", Epoch: other.Epoch, RebalanceTimeout: -1}).Assignment))
+	require.NoError(t, b.beat(ConsumerHeartbeatRequest{Member: "s1", Instance: "i", Epoch: -2}).Err)
+
+	static.Member = "other"
+	require.NoError(t, b.beat(static).Err)
+	require.Len(t, b.record.Members, 1)
+	third := b.beat(joinRequest("third", "a"))
+	require.NoError(t, third.Err)
+	require.Equal(t, set(1, 2, 3), plain(third.Assignment), "nobody has them")
+}

@@ -7,6 +7,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/group"
+	"github.com/millrace/millrace/metadata"
 )
 
 // OffsetCommit (key 8), versions 1 to 10.
@@ -108,6 +109,8 @@ func commitCode(req *kmsg.OffsetCommitRequest, err error) int16 {
 		return codeIllegalGeneration
 	case errors.Is(err, group.ErrStaleMemberEpoch) && req.Version < 9:
 		return codeUnsupportedVersion
+	case errors.Is(err, metadata.ErrUnknownTopicID) && req.Version < 10: // deleted meanwhile: clients know it by its name
+		return codeUnknownTopicOrPartition
 	}
 	return groupCode(err)
 }

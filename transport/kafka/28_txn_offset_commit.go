@@ -105,6 +105,8 @@ func txnCommitCode(err error, version int16) int16 {
 		return codeCoordinatorLoadInProgress // what clients of that age repeat their request upon
 	case errors.Is(err, group.ErrGroupNotFound):
 		return codeIllegalGeneration
+	case errors.Is(err, metadata.ErrUnknownTopicID) && version < 6: // deleted meanwhile: clients know it by its name
+		return codeUnknownTopicOrPartition
 	}
 	return groupCode(err)
 }
