@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
-
 	"github.com/millrace/millrace/replication"
 )
 
@@ -170,8 +168,8 @@ func (h *Handlers) Readers(part replication.TopicIDPartition, client, host strin
 			continue
 		}
 		r := FetchReader{Offset: p.offset, Since: now.Sub(p.since), Seen: seen, Asked: p.asked, Served: p.served, MaxBytes: p.maxBytes}
-		if err := kerr.TypedErrorForCode(p.code); err != nil {
-			r.Error = err.Message
+		if p.code != 0 {
+			r.Error = codeName(p.code)
 		}
 		out = append(out, r)
 	}
