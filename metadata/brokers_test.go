@@ -35,7 +35,6 @@ type brokers struct {
 
 func newBrokers(t *testing.T) *brokers {
 	bs := &brokers{t: t, stop: make(chan struct{})}
-	bs.mu.up = [3]bool{true, true, true}
 	bs.bubbleCluster = newBubbleCluster(t, func(i int, cfg *Config) {
 		cfg.Forwarder = forwarderOf{bs, i}
 		cfg.Probe = func(ctx context.Context, b *Broker) error { return bs.probe(ctx, i, b) }
@@ -46,6 +45,10 @@ func newBrokers(t *testing.T) *brokers {
 			return ends, nil
 		}
 	})
+	// Not before: Raft asks the others from its first moment on, when there are no stores yet.
+	bs.mu.Lock()
+	bs.mu.up = [3]bool{true, true, true}
+	bs.mu.Unlock()
 	for i := range bs.stores {
 		bs.start(i, 1)
 	}

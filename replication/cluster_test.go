@@ -162,6 +162,8 @@ func TestLease(t *testing.T) {
 	require.ErrorIs(t, l.Read(NewReadRequest(0, 100)).Err, ErrLeaseLapsed)
 	_, _, _, err := l.ListOffset(OffsetLatest, false, -1)
 	require.ErrorIs(t, err, ErrLeaseLapsed)
+	_, _, err = l.EpochEnd(-1, 7)
+	require.ErrorIs(t, err, ErrLeaseLapsed, "who has read in a newer epoch would take it for lost (KIP-320)")
 	before := l.EndOffset()
 	all := newResult()
 	l.Append(AppendRequest{Records: batch("all"), Acks: -1, Timeout: 20 * time.Second, CurrentLeaderEpoch: -1, Waiter: all})

@@ -121,10 +121,14 @@ func (p *Partition) CheckBatch(offset int64) (bytes int64, err error) {
 }
 
 // EpochEnd answers OffsetForLeaderEpoch: the largest leader epoch ≤ epoch and the offset at which it ends here
-// (exclusive); -1, -1 when there is none. Only the leader answers.
+// (exclusive); -1, -1 when there is none. Only the leader answers, and not without its lease: that an epoch is unknown, or ends
+// before what somebody has read, is what a newer leader could contradict, and a consumer takes it for data that is lost.
 func (p *Partition) EpochEnd(currentLeaderEpoch, epoch int32) (foundEpoch int32, endOffset int64, err error) {
 	v := p.view.Load()
 	if err := v.check(currentLeaderEpoch); err != nil {
+		return -1, -1, err
+	}
+	if err := p.mayServe(); err != nil {
 		return -1, -1, err
 	}
 	foundEpoch, endOffset = p.epochEnd(v.leaderEpoch, epoch)
