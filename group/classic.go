@@ -35,7 +35,9 @@ type classicGroup struct {
 	// removed are the ids of committed members that are gone since the last generation.
 	removed []string
 	pending []pendingMember // in the order in which they were handed out
-	phase   joinPhase
+	// putOut are ids of members that a seek has put out and that may not know it, see core_seek.go; in that order.
+	putOut []pendingMember
+	phase  joinPhase
 	// generationAt is when the present generation was committed; syncBy is when members that have not synced are removed,
 	// Never once all have.
 	generationAt, syncBy Instant
@@ -162,6 +164,9 @@ func (c *Core) classicExtend(by Instant) {
 	}
 	for i := range k.pending {
 		k.pending[i].expires += by
+	}
+	for i := range k.putOut {
+		k.putOut[i].expires += by
 	}
 	if k.state == StatePreparing {
 		k.phase.deadline += by

@@ -84,6 +84,9 @@ func (c *Core) joinAgain(now Time, ev *Join) {
 	k := &c.classic
 	m, err := c.identify(ev.Member, ev.Instance)
 	switch {
+	case err != nil && c.knowsNow(ev.Member):
+		c.refuse(ev, ErrRebalanceInProgress)
+		return
 	case err != nil:
 		c.refuse(ev, err)
 		return

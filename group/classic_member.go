@@ -5,6 +5,7 @@ import "slices"
 func (c *Core) classicHeartbeat(now Time, r *HeartbeatRequest) error {
 	m, err := c.current(r.Member, r.Instance, r.Generation)
 	if err != nil {
+		c.knowsNow(r.Member)
 		return err
 	}
 	c.beat(now, m)
@@ -123,6 +124,13 @@ func (c *Core) expire(now Time) {
 	k := &c.classic
 	k.nextExpiry = Never
 	k.pending = slices.DeleteFunc(k.pending, func(p pendingMember) bool {
+		if p.expires <= now.At {
+			return true
+		}
+		c.expiryAt(p.expires)
+		return false
+	})
+	k.putOut = slices.DeleteFunc(k.putOut, func(p pendingMember) bool {
 		if p.expires <= now.At {
 			return true
 		}

@@ -252,7 +252,7 @@ func (c *Core) Changing() bool { return c.change != nil }
 
 // Idle reports whether the core could be thrown away and made anew from the record without anybody noticing.
 func (c *Core) Idle() bool {
-	return c.change == nil && len(c.queue) == 0 && c.members() == 0 && len(c.classic.pending) == 0
+	return c.change == nil && len(c.queue) == 0 && c.members() == 0 && len(c.classic.pending) == 0 && len(c.classic.putOut) == 0
 }
 
 // Deadline is no later than the moment at which the core needs a [Tick]. It grows without notice when members are heard.

@@ -1,11 +1,22 @@
 package group
 
-import "github.com/millrace/millrace/metadata"
+import (
+	"slices"
+
+	"github.com/millrace/millrace/metadata"
+)
 
 // An administrator sets offsets of a group that has members, which work on all the while: what they have read and not committed
 // yet, they would commit over the new offsets, or go on from where they are. So the members are put out, and the offsets set, in
 // one change. Whatever a member sends under its old id after that is refused with ErrUnknownMember, to which all clients answer
-// alike: they forget what they had, those too that keep their partitions in a rebalance, join again, and read the offsets.
+// alike when they learn it from a heartbeat: they forget what they had, those too that keep their partitions in a rebalance, join
+// again, and read the offsets.
+//
+// franz-go's consumers with a cooperative assignor do not when they learn it from a commit, or from the answer to a join: they join
+// without an id, keep their partitions, and go on from where they are. What does make them forget is a join that fails. So a join
+// under an id that was put out, and whose heartbeat nobody has refused since, is answered ErrRebalanceInProgress, once: that client
+// forgets and joins anew; others take it for what Apache Kafka says when it could not store a generation, and try again. The others
+// hardly ever see it: Apache Kafka's and librdkafka's consumers drop their id and their partitions at the refusal of a commit.
 
 // seek proposes it for a group that is no consumer group at work.
 func (c *Core) seek(now Time, ev *Seek) {
@@ -36,9 +47,19 @@ func (c *Core) sought(now Time, ch *change) {
 	}
 	k := &c.classic
 	for _, id := range ch.Remove {
-		if m := c.member(id); m != nil {
-			c.drop(m, ReasonForced, ErrUnknownMember)
+		m := c.member(id)
+		if m == nil {
+			continue
 		}
+		switch {
+		case m.join != nil:
+			c.answerJoin(m.join.Waiter, JoinResult{Err: ErrRebalanceInProgress, Member: m.id})
+			m.join = nil
+			k.joining--
+		case m.sync == nil: // whose sync is refused forgets, too
+			c.puttingOut(now, m)
+		}
+		c.drop(m, ReasonForced, ErrUnknownMember)
 	}
 	k.removed, k.syncBy, k.reason = nil, Never, ReasonForced
 	c.act(Action{Kind: ActionRebalance, Reason: ReasonForced})
@@ -48,6 +69,31 @@ func (c *Core) sought(now Time, ch *change) {
 		return
 	}
 	c.complete(now)
+}
+
+// puttingOut remembers that a member may not know that it is none any more: for as long as its session would have lasted, by when
+// it has heard or has given up.
+func (c *Core) puttingOut(now Time, m *member) {
+	k := &c.classic
+	if len(k.putOut) >= maxPending {
+		k.putOut = slices.Delete(k.putOut, 0, 1)
+	}
+	p := pendingMember{id: m.id, expires: now.At + m.session()}
+	k.putOut = append(k.putOut, p)
+	c.expiryAt(p.expires)
+}
+
+// knowsNow forgets an id of putOut, and reports whether it was one.
+func (c *Core) knowsNow(id string) bool {
+	k := &c.classic
+	i := slices.IndexFunc(k.putOut, func(p pendingMember) bool { return p.id == id })
+	if i < 0 {
+		return false
+	}
+	if k.putOut = slices.Delete(k.putOut, i, i+1); len(k.putOut) == 0 {
+		k.putOut = nil
+	}
+	return true
 }
 
 // consumerSeek puts the members of a consumer group out, and has the offsets set with the draft.

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,7 +43,7 @@ func TestSeekPutsMembersOut(t *testing.T) {
 			require.NoError(t, b.errs["seek"])
 			switch state {
 			case StatePreparing:
-				require.ErrorIs(t, b.joins["a"].Err, ErrUnknownMember, "it would go on from where it is")
+				require.ErrorIs(t, b.joins["a"].Err, ErrRebalanceInProgress, "it would go on from where it is")
 			case StateCompleting:
 				require.ErrorIs(t, b.syncs["sync-b"].Err, ErrUnknownMember)
 			}
@@ -64,6 +65,40 @@ func TestSeekPutsMembersOut(t *testing.T) {
 			require.NoError(t, b.errs["empty"])
 		})
 	}
+}
+
+// Who was put out and does not know it is told in its next join in a way that makes every client forget where it is, once: it may
+// have learned from a commit that it is out, and would go on in the partitions that it has. Who was refused a heartbeat or its share
+// knows, and who is silent for its session is forgotten.
+func TestSeekTellsWhoJoinsAgain(t *testing.T) {
+	sought := func() *classicBench {
+		b := newClassicBench(t)
+		require.NoError(t, b.fsm.CreateTopic("orders", metadata.TopicID{1}, nil, [][]metadata.BrokerID{{0}}))
+		b.two()
+		b.step(&Seek{GroupSeek: seekTo(3), Force: true, Waiter: "seek"})
+		require.NoError(t, b.errs["seek"])
+		require.False(t, b.core.Idle(), "it has something to remember")
+		return b
+	}
+	b := sought()
+	require.ErrorIs(t, b.step(&Commit{&CommitRequest{Member: "a", Generation: 1}}), ErrUnknownMember)
+	require.ErrorIs(t, b.join("a", "a").Err, ErrRebalanceInProgress)
+	require.ErrorIs(t, b.join("a", "a").Err, ErrUnknownMember, "once")
+	require.ErrorIs(t, b.beat("b"), ErrUnknownMember)
+	require.ErrorIs(t, b.join("b", "b").Err, ErrUnknownMember, "it knows by its heartbeat")
+	require.True(t, b.core.Idle())
+	require.NoError(t, b.join("new", "").Err)
+
+	b = sought()
+	b.pass(time.Minute)
+	require.True(t, b.core.Idle(), "not for ever")
+	require.ErrorIs(t, b.join("a", "a").Err, ErrUnknownMember)
+
+	b = sought()
+	for i := range 3 * maxPending {
+		b.core.puttingOut(b.now, &member{id: fmt.Sprint(i), record: &metadata.GroupMember{SessionTimeout: time.Minute}})
+	}
+	require.Len(t, b.core.classic.putOut, maxPending)
 }
 
 // A seek in a consumer group (KIP-848): its members are fenced in the very change that sets the offsets, and come back with

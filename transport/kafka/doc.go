@@ -5,8 +5,8 @@
 // # What it owns
 //
 // The version table (table.go), the error codes (errors.go, the only file that
-// knows them), fetch sessions (fetch_session.go) and the wire form of produce
-// requests and fetch answers. One file per API key, numbered, opens with its
+// knows them), fetch sessions (fetch_session.go), where consumers read, for people
+// (fetch_readers.go), and the wire form of produce requests and fetch answers. One file per API key, numbered, opens with its
 // versions and what each changed.
 //
 // # Invariants
@@ -57,7 +57,8 @@
 //
 // parkedFetches.mu comes before the locks of replication's waiter lists;
 // fetchSession.mu comes before those of a partition. The session cache's lock may
-// be taken while a session's is held, never the other way round.
+// be taken while a session's is held, never the other way round. fetchReaders.mu
+// may be taken then too; held over finding a partition, over nothing that waits.
 //
 // The package writes no files.
 package kafka
