@@ -27,9 +27,10 @@ const (
 // periodic is when the controller did its periodic work last, in one lead.
 type periodic struct {
 	began, small, balance, unclean, prune time.Time
-	// settings are those of the Image of; merging them ten times a second is most of what a controller at rest would do.
+	// settings are those of the Image with a version one below of; merging them ten times a second is most of what a controller
+	// at rest would do. The Image itself is not kept: long after the lead it would hold what all others have let go.
 	settings leaderBalance
-	of       *Image
+	of       uint64
 }
 
 func due(last *time.Time, interval time.Duration, began, now time.Time) bool {
@@ -45,8 +46,8 @@ func due(last *time.Time, interval time.Duration, began, now time.Time) bool {
 
 // periodicWork does what is due.
 func (s *Store) periodicWork(l *lead, work *periodic, now time.Time) {
-	if im := s.Image(); im != work.of {
-		work.settings, work.of = balanceSettings(s.effectiveConfig(im)), im
+	if im := s.Image(); im.Version()+1 != work.of {
+		work.settings, work.of = balanceSettings(s.effectiveConfig(im)), im.Version()+1
 	}
 	c := work.settings
 	small, balance := due(&work.small, smallInterval, work.began, now), due(&work.balance, c.interval, work.began, now)

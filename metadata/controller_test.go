@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 )
@@ -550,4 +553,17 @@ func TestOvertakenForEver(t *testing.T) {
 	}})
 	requireMend(t, got, ErrStale, "32 times")
 	require.Equal(t, maxAttempts, attempts)
+}
+
+// The controller's periodic work keeps no Image: what it has looked at last, on a broker that leads no more, would hold offsets and
+// groups of long ago.
+func TestPeriodicWorkKeepsNoImage(t *testing.T) {
+	s := openStore(t, testConfig(t, t.TempDir()))
+	register(t, s, 1, 1)
+	work := periodic{began: time.Now()}
+	s.periodicWork(s.lead.Load(), &work, time.Now())
+	seen := weak.Make(s.Image())
+	createTopics(t, s, newTopic("orders", 1))
+	eventually(t, func() bool { runtime.GC(); return seen.Value() == nil })
+	runtime.KeepAlive(&work)
 }
