@@ -3,6 +3,7 @@ package metadata
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -55,25 +56,6 @@ func (c *OffsetCommit) message() *pb.GroupCommit {
 	return m
 }
 
-func decodeCommitOffsets(body []byte) (command, error) {
-	var m pb.CommitOffsets
-	if err := unmarshal(body, &m); err != nil {
-		return nil, err
-	}
-	c := &commitOffsets{
-		broker: BrokerID(m.Broker), epoch: m.BrokerEpoch, coordinatorEpoch: m.CoordinatorEpoch, lane: m.Lane, sequence: m.Sequence,
-	}
-	if len(m.Commits) > 0 {
-		c.commits = make([]OffsetCommit, len(m.Commits))
-	}
-	for i, from := range m.Commits {
-		if err := c.commits[i].decode(from); err != nil {
-			return nil, err
-		}
-	}
-	return c, nil
-}
-
 // decode reads what message wrote.
 func (c *OffsetCommit) decode(from *pb.GroupCommit) error {
 	*c = OffsetCommit{
@@ -124,6 +106,13 @@ func (d *draft) commit(by BrokerID, c *OffsetCommit) (out commitOutcome) {
 	if err := g.mayCommit(c); err != nil {
 		return commitOutcome{err: err}
 	}
+	// What is kept must not be a part of the command (decodeCommitOffsets).
+	name := ""
+	if g != nil {
+		name = g.Name
+	} else {
+		name = strings.Clone(c.Group)
+	}
 	var of *groupOffsets
 	var topic *Topic
 	_, pending := d.st.pending.get(c.Group)
@@ -140,16 +129,18 @@ func (d *draft) commit(by BrokerID, c *OffsetCommit) (out commitOutcome) {
 			continue
 		}
 		if of == nil {
-			of = d.ownOffsets(c.Group)
+			of = d.ownOffsets(name)
 		}
 		tp := TopicIDPartition{o.TopicID, o.Partition}
-		d.putOffset(of, tp, o.committed(c))
+		kept := o.committed(c)
+		kept.Metadata = strings.Clone(o.Metadata)
+		d.putOffset(of, tp, kept)
 		if pending {
 			d.supersede(c.Group, tp, d.nextOrder())
 		}
 	}
 	if of != nil && g == nil {
-		d.createGroup(&Group{Name: c.Group, Type: ClassicGroup, Generation: d.st.lastGeneration(c.Group)})
+		d.createGroup(&Group{Name: name, Type: ClassicGroup, Generation: d.st.lastGeneration(name)})
 	}
 	return out
 }

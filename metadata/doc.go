@@ -34,6 +34,8 @@
 //	        │              right, may this member commit                                              command_commit_offsets.go
 //	    landings           the coordinator has applied it too, and answers                           landing.go
 //
+// Commits are written and read by hand (commit_codec.go), in the bytes of protobuf.
+//
 // Steps of transactions take the same way, in lanes of their own: ChangeTransaction, AddToTransaction,
 // CommitTransactionOffsets and MarkersWritten (transactions.go), batches of them in the command transact
 // (command_transact.go), their judgement in fsm_transactions.go and fsm_pending.go. Barrier (barrier.go) says when the Image

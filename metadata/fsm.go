@@ -154,13 +154,13 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 
 // applyEntry applies the commands of one entry, in order. An error means that the entry can't be understood.
 func applyEntry(d *draft, l *raft.Log) ([]result, error) {
-	var entry pb.Entry
-	if err := unmarshal(l.Data, &entry); err != nil {
+	commands, err := decodeEntry(l.Data)
+	if err != nil {
 		return nil, fmt.Errorf("decode entry: %w", err)
 	}
 	at := position{index: l.Index, term: l.Term}
-	results := make([]result, len(entry.Commands))
-	for i, c := range entry.Commands {
+	results := make([]result, len(commands))
+	for i, c := range commands {
 		value, err := applyCommand(d, c, at)
 		if fatal, ok := errors.AsType[fatalError](err); ok {
 			return nil, fmt.Errorf("command %d of the entry: %w", i, fatal.error)
@@ -170,12 +170,12 @@ func applyEntry(d *draft, l *raft.Log) ([]result, error) {
 	return results, nil
 }
 
-func applyCommand(d *draft, c *pb.Command, at position) (any, error) {
-	cmd, err := decodeCommand(c.Type, c.Body)
+func applyCommand(d *draft, c envelope, at position) (any, error) {
+	cmd, err := decodeCommand(c.kind, c.body)
 	if err != nil {
 		return nil, fatalError{err}
 	}
-	if c.Term != at.term {
+	if c.term != at.term {
 		// Decided by a controller of another term, on a state that may have been an older one (M9).
 		return nil, ErrNotController
 	}

@@ -108,5 +108,5 @@ func (c *chainPart) apply(d *draft, at position) (any, error) {
 	if whole.Type == pb.CommandType_COMMAND_CHAIN_PART {
 		return nil, fatalError{fmt.Errorf("chain %x holds a chain part", c.chain)}
 	}
-	return applyCommand(d, &whole, at)
+	return applyCommand(d, envelope{kind: whole.Type, term: whole.Term, body: whole.Body}, at)
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -48,6 +49,63 @@ func refuseUnknown(m protoreflect.Message) error {
 		}
 	}
 	return nil
+}
+
+// envelope is a command of an entry, not decoded yet.
+type envelope struct {
+	kind pb.CommandType
+	term uint64 // of the controller that decided on it
+	body []byte // a part of the entry
+}
+
+// decodeEntry reads the commands of an entry as unmarshal of a pb.Entry would, without a copy.
+func decodeEntry(data []byte) (commands []envelope, err error) {
+	for f := (fields{b: data, end: len(data)}); ; {
+		more, err := f.next()
+		switch {
+		case err != nil:
+			return nil, err
+		case !more:
+			return commands, nil
+		case !f.is(1, protowire.BytesType):
+			return nil, f.unknown("Entry")
+		}
+		in, err := f.inner()
+		if err != nil {
+			return nil, err
+		}
+		var c envelope
+		if err := c.decode(&in); err != nil {
+			return nil, err
+		}
+		commands = append(commands, c)
+	}
+}
+
+func (c *envelope) decode(f *fields) error {
+	for {
+		more, err := f.next()
+		if err != nil || !more {
+			return err
+		}
+		switch {
+		case f.is(1, protowire.VarintType):
+			var v uint64
+			v, err = f.number()
+			c.kind = pb.CommandType(int32(v))
+		case f.is(2, protowire.VarintType):
+			c.term, err = f.number()
+		case f.is(3, protowire.BytesType):
+			var in fields
+			in, err = f.inner()
+			c.body = in.b[in.at:in.end:in.end]
+		default:
+			err = f.unknown("Command")
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // bytes16 reads an id of 16 bytes.

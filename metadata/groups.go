@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/metadata/metadatapb"
@@ -244,13 +243,13 @@ func (o *outbox) commitParts(c *OffsetCommit) (parts [][]OffsetEntry) {
 }
 
 func (o *outbox) putCommit(c *OffsetCommit, done func([]error, error)) {
-	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(c.message())
+	body, err := c.append(make([]byte, 0, c.maxSize()))
 	if err != nil {
 		err = unencodable("a commit of group "+quoteShort(c.Group), err)
-	} else if len(encoded) > batchBytes-16 {
+	} else if len(body) > batchBytes-16 {
 		err = &Error{
 			Kind: ErrPolicyViolation,
-			What: fmt.Sprintf("an offset of group %s takes %d bytes", quoteShort(c.Group), len(encoded)),
+			What: fmt.Sprintf("an offset of group %s takes %d bytes", quoteShort(c.Group), len(body)),
 			Why:  fmt.Sprintf("one may take at most %d with its metadata", batchBytes-16),
 			Fix:  "commit less metadata",
 		}
@@ -259,9 +258,7 @@ func (o *outbox) putCommit(c *OffsetCommit, done func([]error, error)) {
 		done(nil, err)
 		return
 	}
-	body := make([]byte, 0, len(encoded)+8)
-	body = protowire.AppendTag(body, commitField, protowire.BytesType)
-	body = protowire.AppendBytes(body, encoded)
+	body = prefix(body, 0, commitField)
 	o.order.commit(laneOf(&o.offsets, c.Group), c.Group, &outboxItem{
 		kind: pb.CommandType_COMMAND_COMMIT_OFFSETS, body: body, entries: len(c.Offsets), deadline: time.Now().Add(outboxTimeout),
 		done: func(_ uint64, refused []error, err error) { done(refused, err) },
