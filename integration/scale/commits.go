@@ -44,12 +44,19 @@ func (b *bench) measureCommits(ctx context.Context) (err error) {
 		return err
 	}
 	var l load
-	end, err := l.start(c.Seeds(), "paced", partitions, partitions*2*time.Millisecond, 100) // 500 a second
+	var end func()
+	producer := 0
+	if interval := partitions * 2 * time.Millisecond; b.together { // 500 a second
+		end, err = l.start(c.Seeds(), "paced", partitions, interval, 100)
+	} else {
+		end, producer, err = l.startApart(c.Seeds(), "paced", partitions, interval, 100)
+	}
 	if err != nil {
 		return err
 	}
 	defer end()
 	k := newCommitters(c.Seeds(), "read", partitions, groups, 3)
+	k.producer = producer
 	if err := k.start(ctx); err != nil {
 		return err
 	}
@@ -103,6 +110,7 @@ type committers struct {
 	interval atomic.Int64
 	stop     context.CancelFunc
 	work     sync.WaitGroup
+	producer int // its process, 0: this one
 
 	mu      sync.Mutex
 	took    []time.Duration
@@ -219,19 +227,19 @@ type commitStep struct {
 	perEntry                             float64 // commits for each Raft entry
 	median, p99                          time.Duration
 	cores                                []float64 // CPU of each broker
-	client, others                       float64   // CPU of this process, and of what is not part of this
+	client, producer, others             float64   // CPU of this process, of the producers' if that is another, and of what is not part of this
 	elections, refused                   int
 	entries, syncs                       float64       // Raft entries, and syncs of records' logs by all brokers, in a second
 	sync                                 time.Duration // one of those, on average
 }
 
-// load tells the CPU of the brokers, of this process, and of all else on the machine, in percent of a core.
+// load tells the CPU of the brokers, of this process and the producers', and of all else on the machine, in percent of a core.
 func (s commitStep) load() string {
 	var out []string
 	for _, c := range s.cores {
 		out = append(out, fmt.Sprintf("%.0f", 100*c))
 	}
-	return fmt.Sprintf("%s %%, client %.0f %%, others %.0f %%; %.0f entries/s, %.0f syncs of records/s of %s", strings.Join(out, "+"), 100*s.client, 100*s.others, s.entries, s.syncs, round(s.sync))
+	return fmt.Sprintf("%s %%, clients %.0f+%.0f %%, others %.0f %%; %.0f entries/s, %.0f syncs of records/s of %s", strings.Join(out, "+"), 100*s.client, 100*s.producer, 100*s.others, s.entries, s.syncs, round(s.sync))
 }
 
 // step measures a while of commits at a rate, all members together.
@@ -256,6 +264,10 @@ func (k *committers) step(ctx context.Context, c *cluster.Cluster, l *load, rate
 	if err != nil {
 		return s, err
 	}
+	produced, err := cpuOfProcess(k.producer)
+	if err != nil {
+		return s, err
+	}
 	k.mu.Lock()
 	k.took, k.refused = k.took[:0], 0
 	k.mu.Unlock()
@@ -276,6 +288,13 @@ func (k *committers) step(ctx context.Context, c *cluster.Cluster, l *load, rate
 	if err != nil {
 		return s, err
 	}
+	producedNow, err := cpuOfProcess(k.producer)
+	if err != nil {
+		return s, err
+	}
+	if err := pause(ctx, 2*reportEvery); err != nil { // until the producers have told of what came by now
+		return s, err
+	}
 	slices.Sort(took)
 	s.rate = float64(len(took)) / to.Sub(from).Seconds()
 	if n := len(took); n > 0 {
@@ -291,7 +310,8 @@ func (k *committers) step(ctx context.Context, c *cluster.Cluster, l *load, rate
 	}
 	s.elections = int(term - was)
 	s.client = (now.self - all.self).Seconds() / now.at.Sub(all.at).Seconds()
-	s.others = (now.busy-all.busy).Seconds()/now.at.Sub(all.at).Seconds() - s.client
+	s.producer = (producedNow - produced).Seconds() / now.at.Sub(all.at).Seconds()
+	s.others = (now.busy-all.busy).Seconds()/now.at.Sub(all.at).Seconds() - s.client - s.producer
 	for _, c := range s.cores {
 		s.others -= c
 	}

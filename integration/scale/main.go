@@ -35,6 +35,7 @@ type bench struct {
 	// snapshotEntries is millrace.metadata.snapshot.entries while offsets are measured.
 	snapshotEntries int
 	set, env        []string
+	together        bool
 	verbose         bool
 	clientLog       bool
 
@@ -62,6 +63,13 @@ var parts = []struct {
 }
 
 func main() {
+	if order := os.Getenv(producerVariable); order != "" {
+		if err := produceApart(order); err != nil {
+			fmt.Fprintln(os.Stderr, "scale: producer:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	b := bench{}
 	var set, env, rates string
 	flag.StringVar(&b.binary, "binary", "", "the millrace to run; built from here when empty")
@@ -80,6 +88,7 @@ func main() {
 	flag.IntVar(&b.groups, "groups", 1000, "groups of three that rest")
 	flag.StringVar(&set, "set", "", "broker settings for all parts, key=value,key=value")
 	flag.StringVar(&env, "env", "", "variables of the brokers' environment, key=value,key=value")
+	flag.BoolVar(&b.together, "together", false, "have the producers beside offset commits in the members' process, as up to 2026-11-30")
 	flag.BoolVar(&b.verbose, "v", false, "print what is done")
 	flag.BoolVar(&b.clientLog, "clientlog", false, "print what the client of a first topic logs")
 	flag.Parse()

@@ -160,9 +160,21 @@ func counters(ctx context.Context, c *cluster.Cluster) (all []count, err error) 
 
 // cpuOf is the CPU time of a broker's process so far, as scheduled.
 func cpuOf(n *cluster.Node) (time.Duration, error) {
+	cpu, err := cpuOfProcess(n.Pid())
+	if err != nil {
+		return 0, fmt.Errorf("node %d: %w", n.Index, err)
+	}
+	return cpu, nil
+}
+
+// cpuOfProcess is that of a process, 0 of none.
+func cpuOfProcess(pid int) (time.Duration, error) {
 	var ts unix.Timespec
-	if err := unix.ClockGettime(int32(^n.Pid()<<3|2), &ts); err != nil {
-		return 0, fmt.Errorf("read the CPU clock of node %d: %w", n.Index, err)
+	if pid == 0 {
+		return 0, nil
+	}
+	if err := unix.ClockGettime(int32(^pid<<3|2), &ts); err != nil {
+		return 0, fmt.Errorf("read the CPU clock of process %d: %w", pid, err)
 	}
 	return time.Duration(ts.Nano()), nil
 }
