@@ -169,9 +169,12 @@ func TestRestingConnectionIsSmall(t *testing.T) {
 		clients[i] = c.Conn
 	}
 	s.rests(conns)
-	each := (measure() - before) / conns
+	var each int64
+	require.Eventuallyf(t, func() bool { // stacks shrink by half with each collection, and some requests' goroutines end only now
+		each = (measure() - before) / conns
+		return each < 8<<10
+	}, 20*time.Second, 10*time.Millisecond, "a connection at rest takes too much")
 	t.Logf("%d bytes each, the client's side included", each)
-	require.Less(t, each, int64(8<<10))
 	runtime.KeepAlive(clients)
 }
 
