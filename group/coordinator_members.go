@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 )
 
 // Join is JoinGroup. It may wait as long as the members' rebalance timeouts are. The caller calls gone if nobody waits for
@@ -45,13 +46,31 @@ func (c *Coordinator) Sync(r SyncRequest, done func(SyncResult)) {
 	}
 }
 
-// Heartbeat is Heartbeat. A coordinator that is still loading the group lets the member be.
+// Heartbeat is Heartbeat. A coordinator that is still loading the group lets the member be. Nothing of r is kept: its strings may
+// be somebody's memory.
 func (c *Coordinator) Heartbeat(r HeartbeatRequest) error {
-	err := c.step(r.Group, &Heartbeat{&r})
+	ev := heartbeats.Get().(*Heartbeat)
+	*ev.HeartbeatRequest = r
+	err := c.beat(ev)
+	*ev.HeartbeatRequest = HeartbeatRequest{}
+	heartbeats.Put(ev)
 	if errors.Is(err, ErrCoordinatorLoading) {
 		return nil
 	}
 	return err
+}
+
+// heartbeats are events to be used again: cores do not keep them.
+var heartbeats = sync.Pool{New: func() any { return &Heartbeat{new(HeartbeatRequest)} }}
+
+// beat is step for a heartbeat. Of a group that is at work no name is kept.
+func (c *Coordinator) beat(ev *Heartbeat) error {
+	if e := c.lookup(ev.Group, false); e != nil && c.cfg.Leased() {
+		if err, ok := c.with(e, ev); ok {
+			return err
+		}
+	}
+	return c.step(strings.Clone(ev.Group), ev)
 }
 
 // Leave is LeaveGroup: one error or nil for each member, or an error for all.

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAllocations guards what a request costs the transport: one Request, and nothing for frames, buffers, chunks and timers. The handler here
+// TestAllocations guards what a request costs the transport: one Request, unless it is recycled, and nothing for frames, buffers, chunks and timers. The handler here
 // allocates nothing but what is said.
 func TestAllocations(t *testing.T) {
 	if raceBuild {
@@ -27,6 +27,9 @@ func TestAllocations(t *testing.T) {
 			return
 		}
 		r.Reply(Message(answer))
+		if r.Key == 12 {
+			r.Recycle()
+		}
 	}}
 	s := startServer(t, h, overTCP)
 	c := s.dial()
@@ -46,6 +49,9 @@ func TestAllocations(t *testing.T) {
 	}
 	small := len(appendMessage(nil, 1, answer))
 	f("small request", metadataFrame(1, "x"), small, 1)
+	recycled := metadataFrame(1, "x")
+	recycled[5] = 12
+	f("small request that is recycled", recycled, small, 0)
 	f("produce of 1 MiB", produceFrame(1, -1, 1<<20), small, 1)
 	fetch := metadataFrame(1, "x")
 	fetch[5] = 1

@@ -46,6 +46,7 @@ type Conn struct {
 	lastRequest time.Time // when the last request had been read
 	greeted     bool      // TLS has shaken hands, or there is none
 	served      bool      // a first request was read
+	recycles    bool      // the last request was recycled
 	firstBefore time.Time // when the first request must have been read
 
 	// Of the goroutine that flushes.

@@ -392,3 +392,26 @@ func cause(r *Request) error {
 	<-r.Context().Done()
 	return context.Cause(r.Context())
 }
+
+// A request that is recycled behind others that wait keeps its place and its answer until its turn has come, and then serves another
+// one (N7).
+func TestRecycledInOrder(t *testing.T) {
+	h := new(parking)
+	recycling := handlerFunc(func(r *Request) {
+		text := metadataText(r)
+		h.Handle(r)
+		if strings.HasPrefix(text, "!") {
+			r.Recycle()
+		}
+	})
+	s := startServer(t, recycling, overTCP)
+	c := s.dial()
+	for round := range 20 {
+		late := fmt.Sprint("late", round)
+		c.send(metadataFrame(1, "!a"), metadataFrame(2, late), metadataFrame(3, "!b"), metadataFrame(4, "!c"))
+		require.Eventually(t, func() bool { return len(h.all()) == 4*(round+1) }, 10*time.Second, time.Millisecond)
+		c.expect("1 !a")
+		h.get(late).Reply(Message(respond(late)))
+		c.expect("2 "+late, "3 !b", "4 !c")
+	}
+}

@@ -10,7 +10,8 @@ type slotState uint8
 const (
 	slotPending slotState = iota // nobody answered
 	slotClaimed                  // an answer is being encoded
-	slotSettled                  // the answer is here, and waits for its turn if the slot is still queued
+	slotSettled                  // the answer is here, and waits for its turn
+	slotLeft                     // the slot left the queue, its answer is in the output
 )
 
 // slot is the place of a request's answer in its connection's queue. A settled slot holds at most one of buf, spliced and fn, and none for
@@ -164,6 +165,7 @@ func (c *Conn) settleLocked(r *Request, s slot) {
 			c.mu.tail = nil
 		}
 		h.slot.next = nil
+		h.slot.state = slotLeft
 		c.mu.pending--
 		c.pushLocked(h)
 		moved = true
@@ -198,6 +200,7 @@ func (c *Conn) overtakeLocked(r *Request) bool {
 		c.mu.tail = before
 	}
 	r.slot.next = nil
+	r.slot.state = slotLeft
 	c.mu.pending--
 	c.pushLocked(r)
 	return true
@@ -225,10 +228,15 @@ func (c *Conn) handled(r *Request) {
 	c.mu.Lock()
 	r.slot.handling = false
 	c.mu.held++
+	spent := r.recycled && r.slot.state == slotLeft && r.slot.spliced == nil && r.slot.fn == nil && r.slot.closeReason == ""
 	if c.dueLocked() {
 		c.flushLocked()
 	}
 	c.mu.Unlock()
+	if c.recycles = spent; spent { // nobody knows it any more: its answer is in a buffer
+		*r = Request{}
+		requests.Put(r)
+	}
 }
 
 // dueLocked reports whether the reader should write what is in out, rather than leave it until the requests that wait in its buffer are

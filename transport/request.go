@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
@@ -55,8 +56,16 @@ type Request struct {
 	// Received is when the whole request had been read, on the monotonic clock.
 	Received time.Time
 
-	slot slot
+	slot     slot
+	recycled bool // see Recycle
 }
+
+// Recycle says that the handler has answered and keeps nothing of the request, whose memory then serves another one. It may be called
+// during Handle only, and is the last that the handler does with the request. For small requests of which there are very many.
+func (r *Request) Recycle() { r.recycled = true }
+
+// requests are those that were recycled.
+var requests = sync.Pool{New: func() any { return new(Request) }}
 
 // Context ends when the connection dies (N2); its cause says why. A parked request whose context is done need not be answered, though
 // answering it is harmless.

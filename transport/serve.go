@@ -153,8 +153,19 @@ func (c *Conn) serveOne() error {
 		c.armed = armedOther // no longer the first request's
 		c.server.settled(c)
 	}
-	c.handle(&Request{Key: h.key, Version: h.version, CorrelationID: h.correlationID, ClientID: c.clientID, Body: h.body, Frame: f, Conn: c, Received: time.Now()})
+	r := c.newRequest()
+	*r = Request{Key: h.key, Version: h.version, CorrelationID: h.correlationID, ClientID: c.clientID, Body: h.body, Frame: f, Conn: c, Received: time.Now()}
+	c.handle(r)
 	return nil
+}
+
+// newRequest returns the memory of a request: of a recycled one if the connection's last one was recycled, for to look for one costs
+// something.
+func (c *Conn) newRequest() *Request {
+	if c.recycles {
+		return requests.Get().(*Request)
+	}
+	return new(Request)
 }
 
 // admit judges a request by its key, version and size, before memory is taken for it.

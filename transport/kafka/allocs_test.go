@@ -224,3 +224,21 @@ func byteName(n int) string {
 	}
 	return "900kB"
 }
+
+// A heartbeat of a classic group's member costs nothing but a moment: with thousands of members that is all that a broker at rest
+// does, and what it allocates is what its heap grows by.
+func TestHeartbeatAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("allocations differ under the race detector")
+	}
+	b := ownBroker(t, brokerEdit{})
+	c := b.rawClient(t)
+	for version := range int16(5) {
+		req := kmsg.NewPtrHeartbeatRequest()
+		req.Version, req.Group, req.MemberID, req.Generation = version, "billing", "tester-0123456789", 3
+		request := encodeRequest(req)
+		allocations, bytes := measure(400, func() { c.exchange(request) })
+		t.Logf("heartbeat v%d: %.2f allocations, %.0f bytes", version, allocations, bytes)
+		require.Less(t, allocations, 1.0)
+	}
+}

@@ -14,7 +14,7 @@ import (
 type Groups interface {
 	Join(r group.JoinRequest, done func(group.JoinResult)) (gone func())
 	Sync(r group.SyncRequest, done func(group.SyncResult))
-	Heartbeat(r group.HeartbeatRequest) error
+	Heartbeat(r group.HeartbeatRequest) error // keeps no string of r
 	Leave(r group.LeaveRequest, done func([]error, error))
 	Commit(r group.CommitRequest, done func([]error, error))
 	CommitTransaction(r group.CommitTransactionRequest, done func([]error, error))

@@ -94,8 +94,8 @@ type Handlers struct {
 
 	groupCalls groupCalls
 
-	produceCalls, fetchCalls sync.Pool
-	ids                      *ProducerIDs
+	produceCalls, fetchCalls, heartbeats sync.Pool
+	ids                                  *ProducerIDs
 
 	// verifier and enlister see to it that a transactional batch belongs to an open transaction: of producers of the first
 	// protocol, and of the second (KIP-890).
@@ -123,6 +123,7 @@ func New(cfg Config) (*Handlers, error) {
 	h.metrics = newMetrics(cfg.Registerer, h.apis, h.sessions)
 	h.produceCalls.New = func() any { return new(produceCall) }
 	h.fetchCalls.New = newFetchCall
+	h.heartbeats.New = func() any { return new(heartbeatCall) }
 	h.creator.init(h)
 	h.parked.init(h)
 	h.groupCalls.init(h)
@@ -179,6 +180,9 @@ func (h *Handlers) Ended(conn *transport.Conn) {
 func (h *Handlers) Handle(req *transport.Request) {
 	a := h.lookup(req.Key, req.Version)
 	switch {
+	case a != nil && a.key == keyHeartbeat:
+		h.metrics.request(req.Key, req.Version)
+		h.beat(req)
 	case a != nil:
 		h.metrics.request(req.Key, req.Version)
 		a.serve(h, &call{h: h, req: req, started: req.Received})

@@ -23,7 +23,7 @@ type api struct {
 	flexible int16
 
 	// serve answers one request. It is called on the connection's reader
-	// goroutine, in request order.
+	// goroutine, in request order. nil: Handle knows who does.
 	serve func(h *Handlers, c *call)
 }
 
@@ -46,7 +46,7 @@ func table() []api {
 		{keyOffsetFetch, "OffsetFetch", 1, 1, 10, 6, answerGroup((*Handlers).offsetFetch)},
 		{keyFindCoordinator, "FindCoordinator", 0, 0, 5, 3, answer((*Handlers).findCoordinator)},
 		{keyJoinGroup, "JoinGroup", 0, 0, 9, 6, answerGroup((*Handlers).joinGroup)},
-		{keyHeartbeat, "Heartbeat", 0, 0, 4, 4, answer((*Handlers).heartbeat)},
+		{keyHeartbeat, "Heartbeat", 0, 0, 4, 4, nil}, // see Handle
 		{keyLeaveGroup, "LeaveGroup", 0, 0, 5, 4, answerGroup((*Handlers).leaveGroup)},
 		{keySyncGroup, "SyncGroup", 0, 0, 5, 4, answerGroup((*Handlers).syncGroup)},
 		{keyDescribeGroups, "DescribeGroups", 0, 0, 6, 5, answer((*Handlers).describeGroups)},
