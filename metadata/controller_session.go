@@ -92,6 +92,11 @@ func (s *Store) heartbeat(ctx context.Context, h Heartbeat) (HeartbeatReply, err
 	if h.Shutdown {
 		waits = im.waitsFor(b.ID)
 	}
+	// A controller that stood still while another was elected would give itself a lease, and serve reads under it from partitions that
+	// others lead by then (R16).
+	if err := s.proveLead(l); err != nil {
+		return HeartbeatReply{}, err
+	}
 	return HeartbeatReply{Fenced: b.Fenced, MayStop: h.Shutdown && waits == "", Waiting: waits, Lease: s.cfg.SessionTimeout}, nil
 }
 

@@ -214,6 +214,36 @@ func TestRefusalsAreProven(t *testing.T) {
 	})
 }
 
+// D5, R16: a controller that the others can't hear may have been followed by another one, which fences its broker. It gives nobody
+// a lease, least of all its own broker.
+func TestLeasesAreProven(t *testing.T) {
+	inQuorumWorld(t, 3, func(t *testing.T, w *quorumWorld) {
+		for id := BrokerID(1); id <= 3; id++ {
+			w.join(id)
+		}
+		w.voting(1, 2, 3)
+		lead := w.controller()
+		beat := func() (HeartbeatReply, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			return lead.Heartbeat(ctx, Heartbeat{Broker: lead.cfg.NodeID, Epoch: lead.epoch, Applied: lead.Image().Version()})
+		}
+		reply, err := beat()
+		require.NoError(t, err)
+		require.False(t, reply.Fenced)
+		require.Positive(t, reply.Lease)
+
+		w.isolate(lead, true)
+		w.pass(5 * time.Millisecond) // what was on its way has arrived
+		require.True(t, lead.IsController(), "it does not know yet")
+		_, err = beat()
+		require.Error(t, err)
+		w.isolate(lead, false)
+		w.await("it is in touch again", func() bool { reply, err = beat(); return err == nil })
+		require.Positive(t, reply.Lease)
+	})
+}
+
 // createsTopic says whether the broker can have a topic created within ten seconds.
 func (n *quorumNode) createsTopic(name string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

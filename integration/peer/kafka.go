@@ -53,7 +53,7 @@ func fetchLibraries() (string, error) {
 	}
 	libs, err := Libraries(context.Background(), content)
 	if err != nil {
-		return "", fmt.Errorf("Apache Kafka %s: %w", Version, err)
+		return "", fmt.Errorf("fetch the libraries of Apache Kafka %s: %w", Version, err)
 	}
 	return filepath.Join(libs, "*"), nil
 }

@@ -57,6 +57,8 @@ type fetchCall struct {
 	committed bool   // isolation level read_committed
 	rack      string // of the consumer; "" is none
 	follower  bool   // claims to be a replica: nothing to read on a client's listener
+	beyond    bool   // the last look found a partition asked for what is beyond its log, and that is not proven
+	proven    bool   // this broker knew all there was to know when the request had come (fetch_beyond.go)
 	endpoints endpoints
 	brokers   []kmsg.FetchResponseBroker
 
@@ -94,13 +96,15 @@ func (h *Handlers) fetch(c *call) {
 	wait := time.Duration(f.msg.MaxWaitMillis) * time.Millisecond
 	minBytes := min(int(f.msg.MinBytes), h.settings.fetchMaxBytes)
 	ready, code := f.read(func(bytes int, told bool) bool {
-		return told || bytes >= minBytes || wait <= 0
+		return !f.beyond && (told || bytes >= minBytes || wait <= 0)
 	})
 	switch {
 	case code != codeNone:
 		f.refuse(code)
 	case ready:
 		f.req.Reply(f.response(codeNone))
+	case f.beyond:
+		f.prove()
 	default:
 		f.waitFor(minBytes, wait)
 	}
@@ -125,6 +129,7 @@ func (f *fetchCall) decodeFetch() bool {
 	f.committed = f.msg.IsolationLevel == 1
 	f.rack = strings.Clone(f.msg.Rack)
 	f.follower = f.msg.ReplicaID >= 0 || f.msg.ReplicaState.ID >= 0
+	f.proven = false
 	image := f.h.cfg.Store.Image()
 	f.endpoints = f.h.endpoints(image, f.req.Conn)
 	f.targets = f.targets[:0]

@@ -73,7 +73,7 @@ func (f *fetchCall) read(enough func(bytes int, told bool) bool) (ready bool, co
 func (f *fetchCall) readAll() (bytes int, told bool) {
 	f.parts = slices.Grow(f.parts[:0], len(f.order))
 	f.slices = slices.Grow(f.slices[:0], len(f.order))
-	f.brokers = f.brokers[:0]
+	f.brokers, f.beyond = f.brokers[:0], false
 	left := max(min(int(f.msg.MaxBytes), f.h.settings.fetchMaxBytes), 0)
 	for _, t := range f.order {
 		p := newFetchPartition(t.topic, t.partition)
@@ -111,7 +111,7 @@ func (f *fetchCall) readOne(t *fetchTarget, p *fetchPartition, maxBytes int, min
 	}
 	res := part.Read(r)
 	if res.Err != nil { // all offsets stay -1, out of range included
-		f.failed(t, p, res.Err)
+		f.failed(t, p, f.doubted(t, &res))
 		return 0, true
 	}
 	p.highWatermark, p.lastStableOffset, p.logStartOffset = res.HighWatermark, res.LastStableOffset, res.LogStartOffset
