@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"time"
@@ -166,7 +167,8 @@ func serverOf(server raft.Server) Server {
 // once it has caught up, while there are fewer voters than millrace.quorum.size (M17). A server that is there already gets
 // the address, and keeps its vote. The server must be reachable at the address, with that id and directory.
 //
-// Errors: ErrRemoved when the directory's broker was removed (M14), ErrInvalidRequest, and those of every operation (see
+// Errors: ErrRemoved when the directory's broker was removed (M14), ErrInvalidRequest, ErrBusy when the server did not answer in
+// time, and those of every operation (see
 // CreateTopics).
 func (s *Store) AddServer(ctx context.Context, server Server) error {
 	_, err := call(ctx, s, &opAddServer, server)
@@ -189,22 +191,23 @@ func (s *Store) addServer(ctx context.Context, server Server) (none, error) {
 	if err := s.allowed(server); err != nil {
 		return none{}, err
 	}
+	id := server.raft()
+	known := func(servers []raft.Server) bool {
+		return slices.ContainsFunc(servers, func(have raft.Server) bool { return have.ID == id && string(have.Address) == server.Address })
+	}
+	if _, servers, err := s.configuration(); err != nil || known(servers) {
+		return none{}, err
+	}
+	if server.ID != s.cfg.NodeID {
+		if err := s.reachable(ctx, server); err != nil { // asked before the lock: a silent server holds up no other change
+			return none{}, err
+		}
+	}
 	s.changing.Lock() // one at a time (M17)
 	defer s.changing.Unlock()
 	index, servers, err := s.configuration()
-	if err != nil {
+	if err != nil || known(servers) {
 		return none{}, err
-	}
-	id := server.raft()
-	for _, have := range servers {
-		if have.ID == id && string(have.Address) == server.Address {
-			return none{}, nil
-		}
-	}
-	if server.ID != s.cfg.NodeID {
-		if err := s.reachable(ctx, server); err != nil {
-			return none{}, err
-		}
 	}
 	for _, have := range servers {
 		// Another server that had this address is gone: the one that answered there has another directory. It keeps its
@@ -258,8 +261,13 @@ func (s *Store) reachable(ctx context.Context, server Server) error {
 	stats, err := s.serverStats(ctx, server)
 	switch {
 	case err != nil:
+		// No answer, or none in time, may come of a machine that stood still just then: whoever asked tries again, and says why it waits.
+		kind := ErrInvalidRequest
+		if late := net.Error(nil); errors.Is(err, ErrTimeout) || errors.As(err, &late) && late.Timeout() {
+			kind = ErrBusy
+		}
 		return &Error{
-			Kind: ErrInvalidRequest,
+			Kind: kind,
 			What: fmt.Sprintf("broker %d can't be reached at %s", server.ID, server.Address),
 			Why:  fmt.Sprintf("broker %d, the controller, tried: %v", s.cfg.NodeID, err),
 			Fix:  "--advertise HOST, or advertised.listeners=CONTROLLER://HOST:9093 on that broker, with a name that the others can reach",

@@ -35,6 +35,8 @@ type quorumWorld struct {
 		cut   map[[2]string]bool
 		// deaf is the set of addresses whose Raft messages are lost while calls reach them.
 		deaf map[string]bool
+		// silent is the set of addresses where calls get no answer.
+		silent map[string]bool
 	}
 	closing sync.Once
 	stop    chan struct{}
@@ -58,7 +60,7 @@ func inQuorumWorld(t *testing.T, size int, test func(*testing.T, *quorumWorld)) 
 
 func newQuorumWorld(t *testing.T, size int) *quorumWorld {
 	w := &quorumWorld{t: t, dir: t.TempDir(), size: size, stop: make(chan struct{})}
-	w.mu.cut, w.mu.deaf = map[[2]string]bool{}, map[string]bool{}
+	w.mu.cut, w.mu.deaf, w.mu.silent = map[[2]string]bool{}, map[string]bool{}, map[string]bool{}
 	w.wg.Go(w.beats)
 	t.Cleanup(w.close) // also when the test fails: else what still ticks keeps the bubble alive
 	return w
@@ -226,6 +228,13 @@ func (w *quorumWorld) isolate(n *quorumNode, cut bool) {
 	w.connect()
 }
 
+// silence lets calls to a broker go unanswered, or has them answered again.
+func (w *quorumWorld) silence(n *quorumNode, silent bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.silent[n.address] = silent
+}
+
 // deafen loses Raft's messages from and to a broker, and only them.
 func (w *quorumWorld) deafen(n *quorumNode, deaf bool) {
 	w.mu.Lock()
@@ -265,6 +274,13 @@ func (c quorumCalls) Forward(ctx context.Context, broker BrokerID, address, meth
 	to := c.w.at(address)
 	if to == nil || !c.w.reaches(c.from, address) {
 		return nil, fmt.Errorf("%w: connection to %s refused", ErrNotSent, address)
+	}
+	c.w.mu.Lock()
+	silent := c.w.mu.silent[address]
+	c.w.mu.Unlock()
+	if silent {
+		<-ctx.Done()
+		return nil, fmt.Errorf("%w: %w", ErrTimeout, ctx.Err())
 	}
 	return to.ServeForward(ctx, method, body)
 }

@@ -399,6 +399,21 @@ func TestTransferLeadership(t *testing.T) {
 	})
 }
 
+// A server that does not answer in time is not refused for good: its machine may have stood still just then (S7-raft, seed 9205: a
+// broker that was started with --replace ended for it).
+func TestSilentServerIsAddedLater(t *testing.T) {
+	inQuorumWorld(t, 3, func(t *testing.T, w *quorumWorld) {
+		first := w.join(1)
+		w.join(2)
+		w.voting(1, 2)
+		slow := w.open(3, DirectoryID{3}, 1)
+		w.silence(slow, true)
+		requireMend(t, first.AddServer(testContext(t), slow.server()), ErrBusy, "can't be reached at broker-3", "--advertise")
+		w.silence(slow, false)
+		require.NoError(t, first.AddServer(testContext(t), slow.server()))
+	})
+}
+
 // AddServer refuses what could not vote one day: a server that is not reached, one that is another, a directory of another
 // broker. An address that belongs to another server now is taken from the old one, which keeps its vote (M15).
 func TestAddServerRules(t *testing.T) {
