@@ -20,20 +20,6 @@ func settledMember(t testing.TB, c *Coordinator, group string) HeartbeatRequest 
 	return HeartbeatRequest{Group: group, Member: r.Member, Generation: r.Generation}
 }
 
-// A heartbeat allocates nothing: three thousand members that beat their hearts are all that a coordinator at rest has to do, and
-// the heap grows by what that takes.
-func TestHeartbeatAllocations(t *testing.T) {
-	x := newIdeal(t, 1)
-	c := x.coordinators(t, 1, nil)[0]
-	beat := settledMember(t, c, "g")
-	n := testing.AllocsPerRun(1000, func() {
-		if err := c.Heartbeat(beat); err != nil {
-			t.Fatal(err)
-		}
-	})
-	require.Less(t, n, 0.5) // the race detector's pools drop things at random
-}
-
 // The strings of a heartbeat are its caller's, also of one that speaks of nothing that is there.
 func TestHeartbeatKeepsNothing(t *testing.T) {
 	x := newIdeal(t, 1)
