@@ -65,7 +65,7 @@ type outboxLane struct {
 
 	mu      sync.Mutex
 	waiting []*outboxItem
-	bytes   int // of waiting
+	bytes   int // of waiting, and of what is held on its way here (outboxOrder)
 	closed  bool
 }
 
@@ -99,10 +99,17 @@ func laneOf(lanes *[outboxLanes]outboxLane, group string) *outboxLane {
 
 // put queues an item, or returns a definite error, with which the item is the caller's to answer.
 func (l *outboxLane) put(item *outboxItem) error {
+	if err := l.reserve(item); err != nil {
+		return err
+	}
+	return l.putReserved(item)
+}
+
+// reserve counts an item that will be put later, or returns an error as put does.
+func (l *outboxLane) reserve(item *outboxItem) error {
 	l.mu.Lock()
 	full, closed := l.bytes > outboxBytes, l.closed
 	if !full && !closed {
-		l.waiting = append(l.waiting, item)
 		l.bytes += len(item.body)
 	}
 	l.mu.Unlock()
@@ -116,6 +123,20 @@ func (l *outboxLane) put(item *outboxItem) error {
 			Why:  fmt.Sprintf("there are more than %d bytes of them on this broker", outboxBytes),
 			Fix:  "try again in a moment; nothing was changed",
 		}
+	}
+	return nil
+}
+
+// putReserved queues an item that is counted. It fails only once the lane is closed, and as put does.
+func (l *outboxLane) putReserved(item *outboxItem) error {
+	l.mu.Lock()
+	closed := l.closed
+	if !closed {
+		l.waiting = append(l.waiting, item)
+	}
+	l.mu.Unlock()
+	if closed {
+		return ErrClosed
 	}
 	select {
 	case l.wake <- struct{}{}:

@@ -58,7 +58,10 @@ func (o *outboxOrder) change(l *outboxLane, group string, item *outboxItem) {
 	o.mu.Lock()
 	var err error
 	if g := o.groups[group]; g != nil {
-		g.held = append(g.held, heldChange{g.last, item})
+		// What is held counts as what waits: while the controller is away, commits wait for seconds, and changes behind them.
+		if err = l.reserve(item); err == nil {
+			g.held = append(g.held, heldChange{g.last, item})
+		}
 	} else {
 		err = l.put(item)
 	}
@@ -81,8 +84,9 @@ func (o *outboxOrder) answered(group string, number uint64, changes *outboxLane)
 	g.commits = slices.Delete(g.commits, at, at+1)
 	for len(g.held) > 0 && (len(g.commits) == 0 || g.held[0].after < g.commits[0]) {
 		item := g.held[0].item
+		g.held[0] = heldChange{} // let go: the slice lives as long as commits follow each other
 		g.held = g.held[1:]
-		if err := changes.put(item); err != nil {
+		if err := changes.putReserved(item); err != nil {
 			refused = append(refused, refusal{item, err})
 		}
 	}
