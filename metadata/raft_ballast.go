@@ -3,11 +3,11 @@ package metadata
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
+
+	"github.com/millrace/millrace/metadata/raftlog"
 )
 
 // ballastFile holds space that nobody else can take.
@@ -74,10 +74,7 @@ func (b *ballast) held() bool {
 // then: bbolt writes new pages beside the old ones, which stay valid, and rolls back; raftlog meets it where it makes a segment, which
 // the log does not have yet, and takes nothing but the same append again where a file system refuses to write in place. It is
 // the one error after which a second attempt is allowed; a sync that failed, for whatever reason, is not (M7).
-func refusedForSpace(err error) bool {
-	path, ok := errors.AsType[*fs.PathError](err)
-	return ok && (path.Op == "write" || path.Op == "open") && errors.Is(path.Err, syscall.ENOSPC)
-}
+func refusedForSpace(err error) bool { return raftlog.RefusedForSpace(err) }
 
 // allocateByWriting is for file systems that can't set space aside.
 func allocateByWriting(f *os.File, size int64) error {

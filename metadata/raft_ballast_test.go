@@ -82,6 +82,8 @@ func TestRefusedForSpace(t *testing.T) {
 	require.True(t, refusedForSpace(enospc))
 	require.True(t, refusedForSpace(fmt.Errorf("wrapped: %w", enospc)))
 	require.True(t, refusedForSpace(&fs.PathError{Op: "open", Err: syscall.ENOSPC}), "no more files")
+	require.True(t, refusedForSpace(&fs.PathError{Op: "write", Err: syscall.EDQUOT}), "a quota is a disk that is full")
+	require.False(t, refusedForSpace(&fs.PathError{Op: "sync", Err: syscall.EDQUOT}))
 	for _, err := range []error{nil, errTestIO, syscall.ENOSPC, &fs.PathError{Op: "sync", Err: syscall.ENOSPC}, &fs.PathError{Op: "write", Err: syscall.EIO}} {
 		require.False(t, refusedForSpace(err), "%v", err)
 	}

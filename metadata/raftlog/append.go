@@ -27,7 +27,7 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 			err = l.append(entries[:n], bytes, entries[0].Index)
 		}
 		if err != nil {
-			if noSpace(err) {
+			if RefusedForSpace(err) {
 				l.writing.stored = stored
 			}
 			return err
@@ -126,7 +126,7 @@ func (l *Log) write(s *segment, b []byte, at int) error {
 	}
 	if _, err := s.file.WriteAt(b, int64(at)*sectorBytes); err != nil {
 		err = fmt.Errorf("append to segment %d: %w", s.number, err)
-		if !noSpace(err) {
+		if !RefusedForSpace(err) {
 			return l.fail(err)
 		}
 		l.writing.refused = &sum
@@ -142,10 +142,11 @@ func (l *Log) write(s *segment, b []byte, at int) error {
 	return nil
 }
 
-// noSpace reports whether a write, or a new file, was refused because the disk is full.
-func noSpace(err error) bool {
+// RefusedForSpace reports whether err is a write, or a new file, that the file system refused because the disk, or what its owner
+// may use of it, is full. Nothing of it counts then. A sync that failed is none, whatever its reason (M7).
+func RefusedForSpace(err error) bool {
 	path, ok := errors.AsType[*fs.PathError](err)
-	return ok && (path.Op == "write" || path.Op == "open") && errors.Is(path.Err, syscall.ENOSPC)
+	return ok && (path.Op == "write" || path.Op == "open") && (errors.Is(path.Err, syscall.ENOSPC) || errors.Is(path.Err, syscall.EDQUOT))
 }
 
 // place returns a segment for a batch of that many sectors: the active one or one after it.

@@ -15,12 +15,13 @@ import (
 // disk is files in memory with the two views that a crash tells apart: what the file system has in its cache, and what the
 // disk holds. It can stop at any operation, lose what was not synced sector by sector, fail a sync and be full.
 type disk struct {
-	random *rand.Rand
-	cached map[string]*inode // the names that one sees
-	kept   map[string]*inode // the names on the disk
-	left   int               // operations until the crash; 0 = none
-	full   bool              // files can't grow, and some writes in place are refused too
-	fail   bool              // the next sync fails
+	random  *rand.Rand
+	cached  map[string]*inode // the names that one sees
+	kept    map[string]*inode // the names on the disk
+	left    int               // operations until the crash; 0 = none
+	full    bool              // files can't grow, and some writes in place are refused too
+	refused int               // how often it was
+	fail    bool              // the next sync fails
 }
 
 type inode struct {
@@ -114,11 +115,20 @@ func (d *disk) same(o *disk) bool {
 	return maps.EqualFunc(d.cached, o.cached, func(a, b *inode) bool { return bytes.Equal(a.data, b.data) })
 }
 
+// refusal is why a full disk takes nothing: it is full itself, or what its owner may use of it.
+func (d *disk) refusal() error {
+	d.refused++
+	if d.refused%2 == 0 {
+		return syscall.ENOSPC
+	}
+	return syscall.EDQUOT
+}
+
 func (d *disk) create(name string) (file, error) {
 	d.crashHere()
 	i := d.cached[name]
 	if i == nil && d.full && d.random.IntN(4) == 0 { // no more files, or no room for the name
-		return nil, &fs.PathError{Op: "open", Err: syscall.ENOSPC}
+		return nil, &fs.PathError{Op: "open", Err: d.refusal()}
 	}
 	if i == nil {
 		i = &inode{dirty: map[int][][]byte{}}
@@ -173,7 +183,7 @@ func (f openFile) WriteAt(b []byte, at int64) (int, error) {
 	if f.full && (int(at)+len(b) > len(f.data) || f.random.IntN(4) == 0) {
 		n := f.random.IntN(len(b)/sectorBytes) * sectorBytes
 		f.write(b[:n], at)
-		return n, &fs.PathError{Op: "write", Err: syscall.ENOSPC}
+		return n, &fs.PathError{Op: "write", Err: f.refusal()}
 	}
 	if f.step() {
 		f.write(b[:f.random.IntN(len(b)/sectorBytes+1)*sectorBytes], at)

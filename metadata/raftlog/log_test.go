@@ -230,7 +230,7 @@ func TestNoRoomForAFile(t *testing.T) {
 	require.NoError(t, l.StoreLog(&raft.Log{Index: 1, Data: make([]byte, 100<<10)}), "there is room in the first")
 	large := &raft.Log{Index: 2, Data: make([]byte, 200<<10)}
 	err = l.StoreLog(large)
-	require.True(t, noSpace(err), "%v", err)
+	require.True(t, RefusedForSpace(err), "%v", err)
 	full.Store(false)
 	require.NoError(t, l.StoreLog(large))
 	require.Equal(t, [2]uint64{1, 2}, indexes(t, l))

@@ -66,10 +66,10 @@ func (l *Log) makeFile(sectors int) (*segment, error) {
 	}
 	small := max(sectors, min(full, smallestBytes/sectorBytes))
 	s, err := l.fill(number, max(sectors, full))
-	if err != nil && noSpace(err) && small < full {
+	if err != nil && RefusedForSpace(err) && small < full {
 		s, err = l.fill(number, small)
 	}
-	if err == nil || noSpace(err) {
+	if err == nil || RefusedForSpace(err) {
 		return s, err
 	}
 	return nil, l.fail(err)
@@ -109,7 +109,7 @@ func (l *Log) recordSegment(s *segment) error {
 	l.shaping.made = s
 	if err := l.keep.Store(r.encode()); err != nil {
 		err = fmt.Errorf("record segment %d of the raft log: %w", s.number, err)
-		if !noSpace(err) {
+		if !RefusedForSpace(err) {
 			return l.fail(err)
 		}
 		return err

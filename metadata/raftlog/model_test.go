@@ -217,7 +217,7 @@ func (w *world) store(last uint64) error {
 	var err error
 	done := w.may(func() {
 		err = w.log.StoreLogs(entries)
-		if noSpace(err) && w.random.IntN(4) > 0 {
+		if RefusedForSpace(err) && w.random.IntN(4) > 0 {
 			w.counts["retry"]++
 			if w.random.IntN(4) > 0 { // else still full
 				w.disk.full = false

@@ -68,7 +68,7 @@ func (l *Log) behead(index uint64) error {
 	}
 	if err := l.keep.Store(r.encode()); err != nil {
 		err = fmt.Errorf("record that the raft log begins at entry %d: %w", index, err)
-		if !noSpace(err) {
+		if !RefusedForSpace(err) {
 			return l.fail(err)
 		}
 		return err
