@@ -14,13 +14,19 @@ import (
 // historySpan is how far back a group's history is told.
 const historySpan = Instant(10 * time.Minute)
 
-// Bounds of what is remembered: of one group, and of all. Above the last two, the groups that were quiet longest are forgotten.
+// Bounds of what is remembered: of one group, and of all. Above historyGroups and historyAll, the groups that were quiet longest
+// are forgotten.
 const (
 	historyGenerations = 64
 	historyComings     = 128
 	historyRefusals    = 16 // different ones
 	historyGroups      = 4096
-	historyAll         = 32_768 // comings and goings
+	historyAll         = 32_768 // comings, goings and refusals
+	// historyText bounds each text in bytes, historyProtocol the name of a protocol. Clients choose most of them, may make them
+	// 32 KiB long, and need not be in any group to be refused (I23).
+	historyText, historyProtocol = 200, 64
+	// historyName is how long the name of a group may be that has a history.
+	historyName = 1024
 )
 
 // History is what happened to a group in the last ten minutes, as far as its coordinator has seen it. It is for people: it
@@ -61,7 +67,7 @@ type Refusal struct {
 type histories struct {
 	mu     sync.Mutex
 	groups map[string]*history
-	all    int // comings of all groups
+	all    int // comings and refusals of all groups
 }
 
 type history struct {
@@ -84,6 +90,9 @@ type pastRefusal struct {
 
 // note remembers what an action tells.
 func (hs *histories) note(group string, now Instant, a *Action) {
+	if len(group) > historyName {
+		return
+	}
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
 	h := hs.ofLocked(group, now)
@@ -92,8 +101,8 @@ func (hs *histories) note(group string, now Instant, a *Action) {
 		h.began = keepLast(append(h.began, now), historyGenerations)
 	case ActionCame, ActionWent:
 		h.comings = append(h.comings, pastComing{Coming{
-			Member: a.Who.ID, Instance: a.Who.InstanceID, ClientID: a.Who.ClientID, ClientHost: a.Who.ClientHost,
-			Address: a.Address, Reason: a.Reason, Note: shortened(a.Note),
+			Member: shortened(a.Who.ID), Instance: shortened(a.Who.InstanceID), ClientID: shortened(a.Who.ClientID), ClientHost: shortened(a.Who.ClientHost),
+			Address: shortened(a.Address), Reason: a.Reason, Note: shortened(a.Note),
 		}, now})
 		hs.all++
 		if n := len(h.comings) - historyComings; n > 0 {
@@ -101,7 +110,7 @@ func (hs *histories) note(group string, now Instant, a *Action) {
 			hs.all -= n
 		}
 	case ActionRefused:
-		h.refused(a, now)
+		hs.all += h.refused(a, now)
 	}
 	for hs.all > historyAll && len(hs.groups) > 1 {
 		hs.forgetLocked(group)
@@ -109,27 +118,33 @@ func (hs *histories) note(group string, now Instant, a *Action) {
 }
 
 // shortened bounds what clients may have us keep.
-func shortened(s string) string {
-	const most = 200
+func shortened(s string) string { return shortenedTo(s, historyText) }
+
+// shortenedTo returns s, or its first most bytes, which are no part of s then.
+func shortenedTo(s string, most int) string {
 	if len(s) > most {
 		return strings.ToValidUTF8(s[:most], "") + "…"
 	}
 	return s
 }
 
-func (h *history) refused(a *Action, now Instant) {
+// refused notes a refusal, and returns how many more there are then.
+func (h *history) refused(a *Action, now Instant) int {
+	before := len(h.refusals)
 	r := pastRefusal{Refusal{
-		Member: a.Who.ID, Instance: a.Who.InstanceID, ClientID: a.Who.ClientID, ClientHost: a.Who.ClientHost, Protocols: offered(a.Who), Err: a.Err, Times: 1,
+		Member: shortened(a.Who.ID), Instance: shortened(a.Who.InstanceID), ClientID: shortened(a.Who.ClientID), ClientHost: shortened(a.Who.ClientHost),
+		Protocols: offered(a.Who), Err: root(a.Err), Times: 1,
 	}, now}
 	// The same client comes with a new id each time.
 	same := func(o pastRefusal) bool {
-		return o.ClientID == r.ClientID && o.ClientHost == r.ClientHost && o.Instance == r.Instance && errors.Is(o.Err, root(r.Err)) && now-o.at < historySpan
+		return o.ClientID == r.ClientID && o.ClientHost == r.ClientHost && o.Instance == r.Instance && errors.Is(o.Err, r.Err) && now-o.at < historySpan
 	}
 	if i := slices.IndexFunc(h.refusals, same); i >= 0 {
 		r.Times += h.refusals[i].Times
 		h.refusals = slices.Delete(h.refusals, i, i+1)
 	}
 	h.refusals = keepLast(append(h.refusals, r), historyRefusals)
+	return len(h.refusals) - before
 }
 
 // root is the sentinel behind an error that says more.
@@ -149,11 +164,11 @@ func offered(m *metadata.GroupMember) []string {
 	var out []string
 	for _, p := range m.Protocols {
 		if len(out) < most {
-			out = append(out, shortened(p.Name))
+			out = append(out, shortenedTo(p.Name, historyProtocol))
 		}
 	}
 	if m.ServerAssignor != "" {
-		out = append(out, shortened(m.ServerAssignor))
+		out = append(out, shortenedTo(m.ServerAssignor, historyProtocol))
 	}
 	return out
 }
@@ -186,7 +201,7 @@ func (hs *histories) forgetLocked(kept string) {
 		return cmp.Or(cmp.Compare(hs.groups[a].last, hs.groups[b].last), cmp.Compare(a, b))
 	})
 	for _, name := range names[:(len(names)+3)/4] {
-		hs.all -= len(hs.groups[name].comings)
+		hs.all -= len(hs.groups[name].comings) + len(hs.groups[name].refusals)
 		delete(hs.groups, name)
 	}
 }

@@ -170,14 +170,36 @@ func TestHistoryIsBounded(t *testing.T) {
 		for range historyComings {
 			hs.note(fmt.Sprint("g", i), Instant(1_000_000+i), &Action{Kind: ActionCame, Who: who})
 		}
+		hs.note(fmt.Sprint("g", i), Instant(1_000_000+i), &Action{Kind: ActionRefused, Who: who, Err: ErrGroupFull})
 	}
 	all := 0
 	for _, h := range hs.groups {
-		all += len(h.comings)
+		all += len(h.comings) + len(h.refusals)
 	}
 	require.Equal(t, all, hs.all)
 	require.LessOrEqual(t, all, historyAll)
 
+	// I23: what is kept of a text is bounded, too, and is no part of a longer one.
+	hs = histories{}
+	texts := func(texts ...string) {
+		for _, s := range texts {
+			require.LessOrEqual(t, len(s), historyText+len("…"))
+		}
+	}
+	for i := range 10 {
+		loud := &metadata.GroupMember{ID: long, InstanceID: long, ClientID: long + fmt.Sprint(i), ServerAssignor: long}
+		hs.note("loud", 1, &Action{Kind: ActionCame, Who: loud, Address: long})
+		hs.note("loud", 1, &Action{Kind: ActionRefused, Who: loud, Err: fmt.Errorf("%w: %s", ErrUnsupportedAssignor, long)})
+		hs.note(long+fmt.Sprint(i), 1, &Action{Kind: ActionRefused, Who: who, Err: ErrInvalidSession})
+	}
+	require.Equal(t, 1, len(hs.groups), "nobody gives a group such a name")
+	loud := hs.of("loud", 1)
+	for _, c := range loud.Comings {
+		texts(c.Member, c.Instance, c.ClientID, c.ClientHost, c.Address, c.Note)
+	}
+	for _, r := range loud.Refusals {
+		texts(append(r.Protocols, r.Member, r.Instance, r.ClientID, r.ClientHost, r.Err.Error())...)
+	}
 	require.Zero(t, hs.of("g999", 1_000_999+historySpan), "what is older than ten minutes is not told")
 	require.Zero(t, hs.of("nowhere", 0))
 }
