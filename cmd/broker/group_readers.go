@@ -19,6 +19,8 @@ const (
 	readersClients    = 64
 	readersPartitions = 2000
 	readersOfOne      = 8 // answers about one partition, by one broker
+	// readersID is how long a client id may be that is asked for: answers name it for each partition, and brokers keep no more.
+	readersID = 200
 )
 
 // readersCall asks where clients read.
@@ -75,7 +77,7 @@ func latestReaders(rs *[]console.GroupReader, most int) {
 func (r groupReports) addReaders(ctx context.Context, report *console.GroupReport) {
 	call := readersCall{}
 	add := func(id, host string) {
-		if c := (readersClient{id, host}); host != "" && len(call.Clients) < readersClients && !slices.Contains(call.Clients, c) {
+		if c := (readersClient{id, host}); host != "" && len(id) <= readersID && len(call.Clients) < readersClients && !slices.Contains(call.Clients, c) {
 			call.Clients = append(call.Clients, c)
 		}
 	}

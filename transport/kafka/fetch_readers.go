@@ -108,10 +108,10 @@ func (rs *fetchReaders) look(f *fetchCall) {
 	}
 }
 
-// readerClient is what is kept of a client's id.
+// readerClient is what is kept of a client's id. Of a longer one it is a copy, which does not keep the rest in memory.
 func readerClient(id string) string {
 	if len(id) > readerName {
-		id = strings.ToValidUTF8(id[:readerName], "")
+		id = strings.Clone(strings.ToValidUTF8(id[:readerName], ""))
 	}
 	return id
 }
@@ -126,7 +126,6 @@ func (rs *fetchReaders) noteLocked(key readerKey, at readerPlace) {
 		if rs.young == nil {
 			rs.young = map[readerKey][]readerPlace{}
 		}
-		key.client = strings.Clone(key.client)
 	}
 	i := slices.IndexFunc(places, func(p readerPlace) bool { return p.conn == at.conn })
 	if i < 0 { // it may have been started again, and stand where it stood

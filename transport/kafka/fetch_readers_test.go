@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -60,6 +61,17 @@ func TestReadersAreBounded(t *testing.T) {
 	require.NotEmpty(t, h.Readers(partZero(1), fmt.Sprint(5*readersKept-1), ""))
 	require.Empty(t, h.Readers(partZero(1), "1", ""))
 	require.Len(t, readerClient(strings.Repeat("é", 10_000)), readerName)
+
+	// Nor does what is kept of a long id keep all of it, when it is noted again either: a map takes over the new key.
+	long := strings.Repeat("c", 10_000)
+	for range 2 {
+		h.readers.noteLocked(readerKey{partZero(2), readerClient(long), ""}, readerPlace{conn: 1, seen: now})
+	}
+	for key := range h.readers.young {
+		if key.part == partZero(2) {
+			require.NotSame(t, unsafe.StringData(long), unsafe.StringData(key.client))
+		}
+	}
 }
 
 // The fetches of a real connection are looked at: in a session or not, served, waiting at the end, and refused; and no more often
