@@ -13,6 +13,8 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/millrace/millrace/transport/console"
 )
 
 // outputFormats are the values of --format.
@@ -79,6 +81,7 @@ func writeTable(w io.Writer, cols []column, rows [][]any, wide bool, width int) 
 	}
 }
 
+// cell is how a value stands in a table: in one line, whatever is in it.
 func cell(v any) any {
 	switch v := v.(type) {
 	case []int32:
@@ -89,7 +92,7 @@ func cell(v any) any {
 		if v == "" {
 			return "-"
 		}
-		return v
+		return console.Printable(v)
 	}
 	return v
 }

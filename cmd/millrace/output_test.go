@@ -50,6 +50,13 @@ func TestEmit(t *testing.T) {
 	f("table", "NAME  SIZE\n")
 }
 
+// S6: a name that a client chose takes one line of a table and draws nothing on the terminal.
+func TestTableOfHostileNames(t *testing.T) {
+	var b bytes.Buffer
+	writeTable(&b, columns("NAME", "NEXT"), [][]any{{"a\x1b[2J\nb", 1}}, false, 0)
+	require.Equal(t, "NAME         NEXT\na\\x1b[2J\\nb  1\n", b.String())
+}
+
 func TestWriteFields(t *testing.T) {
 	var b bytes.Buffer
 	writeFields(&b, []sampleJSON{})

@@ -27,7 +27,7 @@ const (
 
 // diagnoseGroup says what is wrong with a group. It judges by the report alone.
 func diagnoseGroup(r GroupReport) GroupDiagnosis {
-	x := &groupExamination{r: &r, findings: []Finding{}, passed: []string{}, gone: map[string]bool{}, explained: map[*GroupPartition]bool{}}
+	x := &groupExamination{r: &r, group: word(r.Group), findings: []Finding{}, passed: []string{}, gone: map[string]bool{}, explained: map[*GroupPartition]bool{}}
 	for _, check := range []func(){x.members, x.absent, x.rebalance, x.loop, x.polls, x.refused, x.mixed, x.surplus, x.unassigned, x.overtaken, x.leaders, x.transactions, x.unreadable, x.stuck, x.skew} {
 		check()
 	}
@@ -35,7 +35,9 @@ func diagnoseGroup(r GroupReport) GroupDiagnosis {
 }
 
 type groupExamination struct {
-	r        *GroupReport
+	r *GroupReport
+	// group is its name as a word of a command.
+	group    string
 	findings []Finding
 	passed   []string
 	// gone are ids of static members that are gone, of which there is a finding.
@@ -45,7 +47,7 @@ type groupExamination struct {
 }
 
 func (x *groupExamination) add(subject, what, why, fix string) {
-	x.findings = append(x.findings, Finding{subject, what, why, fix})
+	x.findings = append(x.findings, Finding{subject, Printable(what), Printable(why), Printable(fix)})
 }
 
 func (x *groupExamination) pass(format string, args ...any) {
@@ -67,14 +69,14 @@ func (x *groupExamination) members() {
 	}
 	if len(x.r.Left) > 0 {
 		l := &x.r.Left[0]
-		x.add("no_members", "group "+x.r.Group+" has no members", fmt.Sprintf("the last one, %s, went %s ago: %s", member(l.Member, l.ClientID), millis(l.AgoMS), l.Reason), "start a consumer with group.id="+x.r.Group)
+		x.add("no_members", "group "+x.r.Group+" has no members", fmt.Sprintf("the last one, %s, went %s ago: %s", member(l.Member, l.ClientID), millis(l.AgoMS), l.Reason), "start a consumer with group.id="+x.group)
 		return
 	}
 	why := "nobody has joined it since its coordinator took it over"
 	if records, ms := x.lag(); records > 0 {
 		why += fmt.Sprintf("; %d records wait, the oldest for %s", records, millis(ms))
 	}
-	x.add("no_members", "group "+x.r.Group+" has no members", why, "start a consumer with group.id="+x.r.Group+", or millrace group delete "+x.r.Group+" if it is not needed any more")
+	x.add("no_members", "group "+x.r.Group+" has no members", why, "start a consumer with group.id="+x.group+", or millrace group delete "+x.group+" if it is not needed any more")
 }
 
 func member(id, client string) string {
@@ -194,7 +196,7 @@ func (x *groupExamination) unassigned() {
 		x.pass("every partition has a reader")
 	}
 	for _, t := range forgotten {
-		x.add("unread_topic", fmt.Sprintf("group %s has offsets of %s, which no member reads", x.r.Group, t), "no member is subscribed to it any more", fmt.Sprintf("millrace group offset-delete %s -t %s   if that is meant", x.r.Group, t))
+		x.add("unread_topic", fmt.Sprintf("group %s has offsets of %s, which no member reads", x.r.Group, t), "no member is subscribed to it any more", fmt.Sprintf("millrace group offset-delete %s -t %s   if that is meant", x.group, t))
 	}
 }
 
@@ -223,7 +225,7 @@ func (x *groupExamination) overtaken() {
 			well = false
 		case p.Current > p.LogEnd && p.LogEnd >= 0:
 			x.add("ahead", fmt.Sprintf("%s: offset %d lies behind the end of the log, %d", name(p), p.Current, p.LogEnd), "the offset was set by hand, or records were lost by an unclean election",
-				fmt.Sprintf("millrace group seek %s --to current   brings it back into the log", x.r.Group))
+				fmt.Sprintf("millrace group seek %s --to current   brings it back into the log", x.group))
 			well = false
 		}
 	}

@@ -207,7 +207,7 @@ func (x *groupExamination) absent() {
 			why += fmt.Sprintf("Nobody else gets what it is to read, %s with %d records that wait, %s", fewOf(waits), records, left)
 		}
 		x.add("static_member_gone", what, why,
-			fmt.Sprintf("start it again with group.instance.id=%s: it goes on at once; or   millrace group kick %s %s   gives what it had to the others now", m.Instance, x.r.Group, m.Instance))
+			fmt.Sprintf("start it again with group.instance.id=%s: it goes on at once; or   millrace group kick %s %s   gives what it had to the others now", word(m.Instance), x.group, word(m.Instance)))
 	}
 	if static && well {
 		x.pass("static members present")

@@ -35,7 +35,7 @@ func (x *groupExamination) unreadable() {
 		if p.BatchTrouble != "" {
 			well, x.explained[p] = false, true
 			x.add("corrupt_batch", what, fmt.Sprintf("the batch at offset %d is damaged in the leader's log: %s", at, p.BatchTrouble),
-				fmt.Sprintf("millrace cluster health; a replica with a good copy takes over if there is one. To read on behind it: millrace group seek %s --to %d --topics %s:%d --force", x.r.Group, at+1, p.Topic, p.Partition))
+				fmt.Sprintf("millrace cluster health; a replica with a good copy takes over if there is one. To read on behind it: millrace group seek %s --to %d --topics %s:%d --force", x.group, at+1, p.Topic, p.Partition))
 			continue
 		}
 		r := p.stuckReader()
@@ -44,7 +44,7 @@ func (x *groupExamination) unreadable() {
 		}
 		well, x.explained[p] = false, true
 		who := fmt.Sprintf("client %s at %s", cmp.Or(r.ClientID, "without an id"), cmp.Or(r.Host, "an unknown host"))
-		skip := fmt.Sprintf("millrace group seek %s --to %d --topics %s:%d --force", x.r.Group, r.Offset+1, p.Topic, p.Partition)
+		skip := fmt.Sprintf("millrace group seek %s --to %d --topics %s:%d --force", x.group, r.Offset+1, p.Topic, p.Partition)
 		look := fmt.Sprintf("millrace topic consume %s -p %d -o %d -n 1", p.Topic, p.Partition, r.Offset)
 		again := fmt.Sprintf("%s has asked for offset %d again and again for %s, the last time %s ago", who, r.Offset, millis(r.SinceMS), millis(r.SeenMS))
 		switch {

@@ -1,7 +1,9 @@
 package console
 
 import (
+	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 )
@@ -197,4 +199,35 @@ func TestDiagnoseForeignGroup(t *testing.T) {
 		r.Members[i].Topics, r.Members[i].Partitions = []string{}, -1
 	}
 	require.True(t, diagnoseGroup(r).Well)
+}
+
+// S6: what clients call themselves neither draws on the terminal of who asks, nor looks like a line of ours, nor is run by a shell
+// that is given the command we name.
+func TestDiagnoseHostileNames(t *testing.T) {
+	const evil = "x\x1b[2J\n✔ all is well\u202e'; reboot; '"
+	r := wellGroup()
+	r.Group = "billing; reboot"
+	for i := range r.Members {
+		m := &r.Members[i]
+		m.ID, m.ClientID, m.Host, m.Instance, m.Away = evil, evil, "/"+evil, evil, true
+	}
+	r.Left = []GroupDeparture{{Member: evil, ClientID: evil, Reason: evil}}
+	r.Rebalances, r.Reason = 30, evil
+	r.Churn = []GroupChurn{{ClientID: evil, Instance: evil, Host: evil, Came: 13, Went: 12, Reasons: []GroupChurnReasons{{evil, 12}}}}
+	r.Refused = []GroupRefusal{{ClientID: evil, Host: evil, Instance: evil, Offered: []string{evil}, Reason: RefusedAssignor, Times: 3}}
+	stand(&r.Partitions[0], GroupReader{ClientID: evil, Host: evil, Offset: 10, SinceMS: 180_000, SeenMS: 900, Asked: 90, Served: 90, MaxBytes: 1 << 20})
+	empty := r
+	empty.Members, empty.State = nil, "Empty"
+	for _, d := range []GroupDiagnosis{diagnoseGroup(r), diagnoseGroup(empty)} {
+		require.NotEmpty(t, d.Findings)
+		for _, f := range d.Findings {
+			for _, s := range []string{f.What, f.Why, f.Fix} {
+				require.Equal(t, -1, strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }), "%q", s)
+			}
+			require.NotRegexp(t, "millrace [^']*reboot", f.Fix, f.Subject)
+		}
+	}
+	require.Equal(t, `'a'\''b'`, word("a'b"))
+	require.Equal(t, "billing-1.x", word("billing-1.x"))
+	require.Equal(t, "''", word(""))
 }
