@@ -344,6 +344,7 @@ func TestTakeover(t *testing.T) {
 	for _, c := range []struct{ interrupted, resume, rebalances bool }{{false, false, false}, {true, true, false}, {true, false, true}} {
 		b := newClassicBench(t)
 		g := b.two()
+		b.settings.InitialRebalanceDelay = 3 * time.Second // of a group that was empty, which this one was not
 		if c.interrupted {
 			require.NoError(t, b.fsm.Fence(0, b.epoch, true))
 			require.NoError(t, b.fsm.Fence(0, b.epoch, false))

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/integration/cluster"
 )
 
 // groupReader is a client library that reads in groups: it joins as one member, reads
@@ -24,69 +28,137 @@ type groupReader interface {
 	ReadInGroup(ctx context.Context, group, protocol, topic string, n int) ([]string, error)
 }
 
-// groupClients are the libraries and the group protocols they speak.
+// groupClients are the libraries and the group protocols they speak, and the programs that they take.
 var groupClients = []struct {
 	name, protocol string
+	tools          []string
 	open           func(t *testing.T, b *broker) groupReader
 }{
-	{"franz-go", "classic", func(_ *testing.T, b *broker) groupReader { return &franzGo{b: b} }},
-	{"franz-go", "consumer", func(_ *testing.T, b *broker) groupReader { return &franzGo{b: b} }},
-	{"sarama", "classic", func(_ *testing.T, b *broker) groupReader { return &saramaClient{addr: b.Addr} }},
-	{"java", "classic", openGroupReader(openJava)},
-	{"java", "consumer", openGroupReader(openJava)},
-	{"confluent-go", "classic", openGroupReader(openConfluentGo)},
-	{"confluent-go", "consumer", openGroupReader(openConfluentGo)},
-	{"kafkajs", "classic", openGroupReader(openNode("kafkajs"))},
-	{"platformatic", "classic", openGroupReader(openNode("platformatic"))},
-	{"platformatic", "consumer", openGroupReader(openNode("platformatic"))},
+	{"franz-go", "classic", nil, func(_ *testing.T, b *broker) groupReader { return &franzGo{b: b} }},
+	{"franz-go", "consumer", nil, func(_ *testing.T, b *broker) groupReader { return &franzGo{b: b} }},
+	{"sarama", "classic", nil, func(_ *testing.T, b *broker) groupReader { return &saramaClient{addr: b.Addr} }},
+	{"java", "classic", []string{"java", "javac", "mvn"}, openGroupReader(openJava)},
+	{"java", "consumer", []string{"java", "javac", "mvn"}, openGroupReader(openJava)},
+	{"confluent-go", "classic", []string{"go", "gcc"}, openGroupReader(openConfluentGo)},
+	{"confluent-go", "consumer", []string{"go", "gcc"}, openGroupReader(openConfluentGo)},
+	{"kafkajs", "classic", []string{"node", "npm", "kcat"}, openGroupReader(openNode("kafkajs"))},
+	{"platformatic", "classic", []string{"node", "npm", "kcat"}, openGroupReader(openNode("platformatic"))},
+	{"platformatic", "consumer", []string{"node", "npm", "kcat"}, openGroupReader(openNode("platformatic"))},
 }
 
 func openGroupReader(open func(t *testing.T, b *broker) clientLibrary) func(t *testing.T, b *broker) groupReader {
 	return func(t *testing.T, b *broker) groupReader { return open(t, b).(groupReader) }
 }
 
-// TestGroupClients: each library in both protocols, as far as it speaks them. What one
-// member has read and committed the next one does not read again, and what it has not is
-// not lost; and franz-go, as another member of the same group, goes on where a library
+// TestGroupClients: each library in both protocols, as far as it speaks them, on three brokers and in both settings of
+// millrace.group.failover. What one member has read and committed the next one does not read again, and what it has not is not lost,
+// though a broker that coordinates has died in between; and franz-go, as another member of the same group, goes on where a library
 // has stopped.
 func TestGroupClients(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts three brokers, twice")
+	}
+	for _, mode := range []string{"rebalance", "resume"} {
+		t.Run(mode, func(t *testing.T) { groupClientsOfThree(t, mode) })
+	}
+}
+
+func groupClientsOfThree(t *testing.T, mode string) {
 	const records, first, second = 200, 60, 90
-	b := startBroker(t, "group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=1000")
-	for _, c := range groupClients {
-		t.Run(c.name+" "+c.protocol, func(t *testing.T) {
-			t.Parallel()
-			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-			defer cancel()
-			lib := c.open(t, b)
-			topic := "groups-" + c.name + "-" + c.protocol
-			createTopic(t, b, topic, 3)
-			producer := b.client(kgo.RecordPartitioner(kgo.RoundRobinPartitioner()))
-			for i := range records {
-				producer.Produce(ctx, &kgo.Record{Topic: topic, Value: []byte(strconv.Itoa(i))}, nil)
+	c, err := cluster.Open(cluster.Config{
+		Binary: millraceBinary(t), Dir: filepath.Join(t.TempDir(), "brokers"),
+		Set: []string{"group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=1000", "millrace.group.failover=" + mode},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	defer cancel()
+	require.NoError(t, c.Start(ctx))
+	b := &broker{t: t, Addr: c.Nodes[0].Addr} // stays
+	producer := b.client(kgo.RecordPartitioner(kgo.RoundRobinPartitioner()), kgo.MetadataMinAge(100*time.Millisecond))
+	adm := kadm.NewClient(producer)
+
+	type reading struct {
+		lib   groupReader
+		topic string
+		got   []string
+	}
+	all := make([]*reading, len(groupClients))
+	each := func(part string, do func(t *testing.T, protocol string, r *reading)) {
+		t.Run(part, func(t *testing.T) {
+			for i, c := range groupClients {
+				if all[i] == nil {
+					continue
+				}
+				t.Run(c.name+" "+c.protocol, func(t *testing.T) {
+					t.Parallel()
+					do(t, c.protocol, all[i])
+				})
 			}
-			require.NoError(t, producer.Flush(ctx))
-			group := "group-" + topic
-			var all []string
-			for _, n := range []int{first, second} {
-				got, err := lib.ReadInGroup(ctx, group, c.protocol, topic, n)
-				require.NoError(t, err)
-				require.Len(t, got, n)
-				all = append(all, got...)
-			}
-			rest, err := (&franzGo{b: b}).ReadInGroup(ctx, group, c.protocol, topic, records-first-second)
-			require.NoError(t, err)
-			all = append(all, rest...)
-			listed, err := kadm.NewClient(producer).ListGroups(ctx)
-			require.NoError(t, err)
-			require.Equal(t, c.protocol, listed[group].GroupType, "the library spoke another protocol than it was told to")
-			slices.SortFunc(all, func(a, b string) int { return len(a)*1000 - len(b)*1000 + strings.Compare(a, b) })
-			want := make([]string, records)
-			for i := range want {
-				want[i] = strconv.Itoa(i)
-			}
-			require.Equal(t, want, all, "each record once, none lost")
 		})
 	}
+	var groups []string
+	for i, c := range groupClients {
+		here := false
+		t.Run(c.name+" "+c.protocol, func(t *testing.T) {
+			requireTools(t, c.tools...)
+			here = true
+		})
+		if !here {
+			continue
+		}
+		r := &reading{topic: "groups-" + c.name + "-" + c.protocol}
+		r.lib = c.open(t, b)
+		createTopic(t, b, r.topic, 3)
+		for i := range records {
+			producer.Produce(ctx, &kgo.Record{Topic: r.topic, Value: []byte(strconv.Itoa(i))}, nil)
+		}
+		all[i] = r
+		groups = append(groups, "group-"+r.topic)
+	}
+	require.NoError(t, producer.Flush(ctx))
+	each("before", func(t *testing.T, protocol string, r *reading) {
+		got, err := r.lib.ReadInGroup(ctx, "group-"+r.topic, protocol, r.topic, first)
+		require.NoError(t, err)
+		require.Len(t, got, first)
+		r.got = got
+		listed, err := adm.ListGroups(ctx) // before another library makes the group what it speaks
+		require.NoError(t, err)
+		require.Equal(t, protocol, listed["group-"+r.topic].GroupType, "the library spoke another protocol than it was told to")
+	})
+
+	victim, of := c.Nodes[1], 0
+	for _, found := range adm.FindGroupCoordinators(ctx, groups...) {
+		require.NoError(t, found.Err)
+		if net.JoinHostPort(found.Host, strconv.Itoa(int(found.Port))) == victim.Addr {
+			of++
+		}
+	}
+	require.Positive(t, of, "it coordinates none of %d groups", len(groups))
+	require.NoError(t, victim.Kill())
+	require.Eventually(t, func() bool {
+		for _, found := range adm.FindGroupCoordinators(ctx, groups...) {
+			if found.Err != nil || net.JoinHostPort(found.Host, strconv.Itoa(int(found.Port))) == victim.Addr {
+				return false
+			}
+		}
+		return true
+	}, patience, 20*time.Millisecond, "others coordinate its groups")
+
+	each("after", func(t *testing.T, protocol string, r *reading) {
+		got, err := r.lib.ReadInGroup(ctx, "group-"+r.topic, protocol, r.topic, second)
+		require.NoError(t, err)
+		require.Len(t, got, second)
+		rest, err := (&franzGo{b: b}).ReadInGroup(ctx, "group-"+r.topic, protocol, r.topic, records-first-second)
+		require.NoError(t, err)
+		all := slices.Concat(r.got, got, rest)
+		slices.SortFunc(all, func(a, b string) int { return len(a)*1000 - len(b)*1000 + strings.Compare(a, b) })
+		want := make([]string, records)
+		for i := range want {
+			want[i] = strconv.Itoa(i)
+		}
+		require.Equal(t, want, all, "each record once, none lost")
+	})
 }
 
 // ReadInGroup implements groupReader.

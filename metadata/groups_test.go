@@ -167,6 +167,25 @@ func TestLargeGroupsAndCommits(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, s.Image().Group("big").Members, 500)
 	require.Empty(t, s.Image().st.chains)
+	// What the leader says of them at its next sync goes the same way, and so does each commit: no entry is larger.
+	give := GroupChange{Group: "big", Revision: s.Image().Group("big").Revision, Type: ClassicGroup, State: GroupStable, Generation: 1}
+	for _, m := range change.Upsert {
+		give.Assign = append(give.Assign, MemberAssignment{Member: m.ID, Assignment: append(make([]byte, 1999), 1)})
+	}
+	_, err = changeGroup1(t, s, give)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, s.Image().Group("big").Members[499].Assignment[1999])
+	first, err := s.logs.FirstIndex()
+	require.NoError(t, err)
+	last, err := s.logs.LastIndex()
+	require.NoError(t, err)
+	largest := 0
+	for i := first; i <= last; i++ {
+		largest = max(largest, len(readEntry(t, s.logs, i).Data))
+	}
+	require.LessOrEqual(t, largest, maxEntryBytes)
+	require.Greater(t, largest, maxEntryBytes/4, "none of them was large")
+
 	change.Group = "bigger"
 	change.Upsert[0].Assignment = make([]byte, maxChangeBytes)
 	_, err = changeGroup1(t, s, change)
