@@ -13,8 +13,10 @@ import (
 const (
 	// probeTimeout is how long a suspected broker has to answer (dataplane.md 11).
 	probeTimeout = 150 * time.Millisecond
-	// watchInterval is how often the controller looks at sessions.
+	// watchInterval is how often the controller looks at sessions while one of them is about to end, watchRest how often
+	// while none is: see sessions.rest.
 	watchInterval = 100 * time.Millisecond
+	watchRest     = time.Second
 	// fenceTimeout bounds the proposals of the controller's own.
 	fenceTimeout = 2 * time.Second
 )
@@ -346,34 +348,45 @@ func (s *Store) fence(ctx context.Context, l *lead, b *Broker, reason string) er
 
 // control does the controller's periodic work while this broker is the controller, until the Store is closed.
 func (s *Store) control() {
-	tick := time.NewTicker(watchInterval)
-	defer tick.Stop()
+	pause := watchInterval
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
 	last := time.Now()
 	var of *lead
 	var work periodic
 	for {
 		select {
-		case <-tick.C:
+		case <-timer.C:
 		case <-s.stop:
 			return
 		}
 		now := time.Now()
-		gap := now.Sub(last)
+		gap, late := now.Sub(last), now.Sub(last.Add(pause))
 		last = now
 		l := s.lead.Load()
 		if l == nil {
+			// A lead begins with whole sessions, so there is time to notice it.
+			pause = s.watchPause()
+			timer.Reset(pause)
 			continue
 		}
 		if l != of {
 			of, work = l, periodic{began: now}
 		}
-		if gap > 10*watchInterval {
+		if late > 10*watchInterval {
 			// This process stood still. So did what it heard of others.
 			l.sessions.extend(gap)
 		}
 		s.watchSessions(l, now)
 		s.periodicWork(l, &work, now)
+		pause = l.sessions.rest(s.Image().Brokers(), time.Now(), s.watchPause())
+		timer.Reset(pause)
 	}
+}
+
+// watchPause is the longest pause between two looks: short beside every time that sessions are held to.
+func (s *Store) watchPause() time.Duration {
+	return max(watchInterval, min(watchRest, s.cfg.SessionTimeout/9, s.cfg.HeartbeatInterval/2))
 }
 
 // watchSessions fences brokers that were silent for a session, and asks those that should have been heard from.

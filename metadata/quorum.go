@@ -99,7 +99,7 @@ func (s *Store) Quorum() QuorumStatus {
 			m.Healthy = leader != ""
 		case known:
 			m.LastContact, m.LogIndex, m.Healthy = h.contact, h.lastIndex, h.healthy
-			// Autopilot asks every second or so. That a broker is fenced is often known before, and whoever is about to
+			// Autopilot asks every two seconds or so. That a broker is fenced is often known before, and whoever is about to
 			// stop another one must not count on it.
 			if b := im.Broker(m.ID); b != nil && b.Fenced {
 				m.Healthy = false

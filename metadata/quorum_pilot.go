@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +20,9 @@ const (
 	// one may vote.
 	pilotUpdate    = 500 * time.Millisecond
 	pilotReconcile = time.Second
+	// pilotRest is how often it asks while nothing happens, and pilotEntries how many new entries are nothing: see pilot.remembered.
+	pilotRest    = 2 * time.Second
+	pilotEntries = 100
 	// stableFor is how long a server must have kept up before it may vote.
 	stableFor = 2 * time.Second
 	// contactLimit and trailingLimit say what keeping up is.
@@ -39,7 +43,16 @@ type pilot struct {
 	mu struct {
 		sync.Mutex
 		servers map[raft.ServerID]serverHealth // while this broker is the controller
+		answers pilotAnswers                   // the last that all servers gave
 	}
+}
+
+// pilotAnswers are what servers answered when they were last asked, and what was known then. Nobody changes it.
+type pilotAnswers struct {
+	at      time.Time
+	servers map[raft.ServerID]autopilot.Server
+	stats   map[raft.ServerID]*autopilot.ServerStats
+	own     ServerStats // of the controller, at that moment
 }
 
 // serverHealth is what autopilot found out about a server.
@@ -71,7 +84,7 @@ func (p *pilot) stop() {
 	<-p.auto.Stop()
 	p.running = false
 	p.mu.Lock()
-	p.mu.servers = nil
+	p.mu.servers, p.mu.answers = nil, pilotAnswers{}
 	p.mu.Unlock()
 }
 
@@ -151,8 +164,40 @@ func (r refusedChange) Error() error { return r.err }
 // Index returns 0: there is no entry.
 func (refusedChange) Index() uint64 { return 0 }
 
-// FetchServerStats asks all servers at once how far they are.
+// remembered returns the answers of a moment ago in place of new ones, nil if the servers must be asked: where all answered
+// less than pilotRest ago, were in contact and had the log, and where nothing has happened since: the same servers, all of
+// them of live brokers, the same term and hardly an entry more. Who falls silent is known sooner by gossip and by Raft's own heartbeats; a
+// broker that is fenced is asked for at once. While a server waits for its vote, all are asked each time: it counts how long
+// that one has kept up.
+func (p *pilot) remembered(servers map[raft.ServerID]*autopilot.Server, own ServerStats, now time.Time) map[raft.ServerID]*autopilot.ServerStats {
+	p.mu.Lock()
+	last := p.mu.answers
+	p.mu.Unlock()
+	if now.Sub(last.at) >= pilotRest || len(servers) != len(last.servers) || own.LastTerm != last.own.LastTerm || own.LastIndex-last.own.LastIndex > pilotEntries {
+		return nil
+	}
+	for id, server := range servers {
+		before, stats := last.servers[id], last.stats[id]
+		if server.NodeStatus != autopilot.NodeAlive || before.NodeStatus != server.NodeStatus || before.Address != server.Address ||
+			stats == nil || stats.LastContact < 0 || stats.LastContact > contactLimit/2 || stats.LastIndex+pilotEntries < last.own.LastIndex {
+			return nil
+		}
+	}
+	if waiting := p.s.servers(); p.s.mayPromote(waiting) && slices.ContainsFunc(waiting, func(s raft.Server) bool { return s.Suffrage == raft.Nonvoter }) {
+		return nil
+	}
+	return maps.Clone(last.stats)
+}
+
+// FetchServerStats asks all servers at once how far they are, or remembers it.
 func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]*autopilot.Server) map[raft.ServerID]*autopilot.ServerStats {
+	own := p.s.Stats()
+	own.LastContact = 0
+	if out := p.remembered(servers, own, time.Now()); out != nil {
+		self := serverID(p.s.cfg.NodeID, p.s.cfg.DirectoryID)
+		out[self] = &autopilot.ServerStats{LastTerm: own.LastTerm, LastIndex: own.LastIndex}
+		return out
+	}
 	var mu sync.Mutex
 	out := make(map[raft.ServerID]*autopilot.ServerStats, len(servers))
 	set := func(id raft.ServerID, stats ServerStats) {
@@ -163,9 +208,7 @@ func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]
 	var asking sync.WaitGroup
 	for id, server := range servers {
 		if id == serverID(p.s.cfg.NodeID, p.s.cfg.DirectoryID) {
-			stats := p.s.Stats()
-			stats.LastContact = 0
-			set(id, stats)
+			set(id, own)
 			continue
 		}
 		asking.Go(func() {
@@ -178,6 +221,13 @@ func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]
 		})
 	}
 	asking.Wait()
+	answers := pilotAnswers{at: time.Now(), servers: make(map[raft.ServerID]autopilot.Server, len(servers)), stats: maps.Clone(out), own: own}
+	for id, server := range servers {
+		answers.servers[id] = *server
+	}
+	p.mu.Lock()
+	p.mu.answers = answers
+	p.mu.Unlock()
 	return out
 }
 

@@ -3,6 +3,7 @@ package metadata
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -16,6 +17,8 @@ import (
 // committed one. It goes to followers only that have answered for that entry, beside Raft's own messages and on another
 // connection; to lose it, to repeat it or to be late does no harm, and the answer is of no interest. It bears the term of
 // the messages before it, so that one of a leader that is none any more is refused like all that such a leader sends.
+//
+// In turn it keeps back most of what Raft repeats for those who missed it: see announcedFollower.needless.
 type announcer struct {
 	raft.Transport
 
@@ -45,8 +48,11 @@ func newAnnouncer(t raft.Transport) *announcer {
 // AppendEntries passes on a message that Raft sends outside of a pipeline.
 func (a *announcer) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	err := a.Transport.AppendEntries(id, target, args, resp)
-	if args.PrevLogEntry == 0 && len(args.Entries) == 0 {
-		return err // a heartbeat, or nothing at all
+	if args.PrevLogEntry == 0 && len(args.Entries) == 0 { // a heartbeat, or nothing at all
+		if err != nil {
+			a.doubt(id)
+		}
+		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -56,6 +62,17 @@ func (a *announcer) AppendEntries(id raft.ServerID, target raft.ServerAddress, a
 	}
 	a.answered[id] = answeredMessage{args.RPCHeader, args.Term, args.PrevLogEntry + uint64(len(args.Entries)), args.LeaderCommitIndex}
 	return nil
+}
+
+// doubt forgets what a follower has said that it heard: it may be another process now.
+func (a *announcer) doubt(id raft.ServerID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for f := range a.followers {
+		if f.id == id {
+			f.heard.Store(0)
+		}
+	}
 }
 
 // committed is called with the last of the entries that are committed, by leaders and followers; who does not lead has
@@ -113,6 +130,11 @@ type announcedFollower struct {
 	holds atomic.Uint64
 	// told is the highest commit index that the follower was sent, by Raft or here.
 	told atomic.Uint64
+	// heard is the highest commit index that the follower was told in a message that it has answered, 0 after a heartbeat that
+	// failed.
+	heard atomic.Uint64
+	// repeated is when a message without entries was last sent. Only Raft's one sender uses it.
+	repeated time.Time
 
 	answers chan raft.AppendFuture
 	wake    chan struct{}
@@ -133,9 +155,44 @@ func (f *announcedFollower) AppendEntries(args *raft.AppendEntriesRequest, resp 
 	if f.first.Load() == nil {
 		f.first.Store(args)
 	}
+	if len(args.Entries) == 0 {
+		now := time.Now()
+		if f.needless(args, now) {
+			return needlessAppend{at: now, args: args, resp: resp}, nil
+		}
+		f.repeated = now
+	}
 	raise(&f.told, args.LeaderCommitIndex)
 	return f.AppendPipeline.AppendEntries(args, resp)
 }
+
+// repeatAfter is how long nothing is repeated to a follower that has said it knows it all.
+const repeatAfter = 2 * time.Second
+
+// needless says whether a message without entries need not be sent: the follower has answered for all of the log, and for a
+// message with this commit index. Raft repeats those each CommitTimeout, for a follower that did not hear of the last commit;
+// at rest that was a third of what goes on between servers. They find no failure: heartbeats do, which go another way and at
+// their own pace, for the follower's election timeout as for the leader's lease. Nothing is pretended to Raft, which gets no
+// answer to a message that was not sent.
+//
+// One in repeatAfter is sent all the same, and any after a heartbeat that failed: a follower that came back as a new process
+// is found by what is sent to the old one.
+func (f *announcedFollower) needless(args *raft.AppendEntriesRequest, now time.Time) bool {
+	return args.Term == f.first.Load().Term && f.holds.Load() >= args.PrevLogEntry && f.heard.Load() >= args.LeaderCommitIndex &&
+		now.Sub(f.repeated) < repeatAfter
+}
+
+// needlessAppend is what Raft gets for a message that was not sent. It does not look at it.
+type needlessAppend struct {
+	at   time.Time
+	args *raft.AppendEntriesRequest
+	resp *raft.AppendEntriesResponse
+}
+
+func (n needlessAppend) Error() error                          { return nil }
+func (n needlessAppend) Start() time.Time                      { return n.at }
+func (n needlessAppend) Request() *raft.AppendEntriesRequest   { return n.args }
+func (n needlessAppend) Response() *raft.AppendEntriesResponse { return n.resp }
 
 // Consumer is where Raft gets the answers.
 func (f *announcedFollower) Consumer() <-chan raft.AppendFuture { return f.answers }
@@ -158,6 +215,7 @@ func (f *announcedFollower) listen() {
 		case answer := <-f.AppendPipeline.Consumer():
 			if request := answer.Request(); answer.Response().Success {
 				raise(&f.holds, request.PrevLogEntry+uint64(len(request.Entries)))
+				raise(&f.heard, request.LeaderCommitIndex)
 				f.nudge()
 			}
 			select {
@@ -192,7 +250,10 @@ func (f *announcedFollower) announce() {
 			PrevLogEntry: last.index, PrevLogTerm: last.term, LeaderCommitIndex: last.index,
 		}
 		// An error is Raft's to find with its own messages; the next of them says the same.
-		_ = f.a.Transport.AppendEntries(f.id, f.target, &request, new(raft.AppendEntriesResponse))
+		resp := new(raft.AppendEntriesResponse)
+		if err := f.a.Transport.AppendEntries(f.id, f.target, &request, resp); err == nil && resp.Success {
+			raise(&f.heard, last.index)
+		}
 	}
 }
 

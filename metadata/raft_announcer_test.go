@@ -108,3 +108,100 @@ func TestFollowersHearOfCommitsBeforeThePipeline(t *testing.T) {
 		}
 	}
 }
+
+// countedPipeline takes messages; its answers come from answer.
+type countedPipeline struct {
+	raft.AppendPipeline
+	sent    []time.Time
+	answers chan raft.AppendFuture
+}
+
+func (p *countedPipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	p.sent = append(p.sent, time.Now())
+	resp.Success = true
+	return needlessAppend{args: args, resp: resp}, nil
+}
+func (p *countedPipeline) Consumer() <-chan raft.AppendFuture { return p.answers }
+func (p *countedPipeline) Close() error                       { return nil }
+
+type countedFollower struct {
+	raft.Transport
+	pipeline *countedPipeline
+	broken   bool
+}
+
+func (f *countedFollower) AppendEntries(raft.ServerID, raft.ServerAddress, *raft.AppendEntriesRequest, *raft.AppendEntriesResponse) error {
+	if f.broken {
+		return errAlone
+	}
+	return nil
+}
+
+func (f *countedFollower) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
+	return f.pipeline, nil
+}
+
+// What a follower has said that it knows is repeated to it now and then only; a commit that it has not answered for, an entry, and
+// whatever comes after a heartbeat that failed are sent at once. No heartbeat is ever kept back (D5).
+func TestLittleIsRepeatedToWhoHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		follower := &countedFollower{pipeline: &countedPipeline{answers: make(chan raft.AppendFuture)}}
+		a := newAnnouncer(follower)
+		pipeline, err := a.AppendEntriesPipeline("x", "")
+		require.NoError(t, err)
+		defer pipeline.Close()
+		go func() { // Raft reads the answers
+			for {
+				select {
+				case <-pipeline.Consumer():
+				case <-pipeline.(*announcedFollower).closed:
+					return
+				}
+			}
+		}()
+		send := func(last, commit uint64, entries ...*raft.Log) (sent bool) {
+			before := len(follower.pipeline.sent)
+			_, err := pipeline.AppendEntries(&raft.AppendEntriesRequest{Term: 3, PrevLogEntry: last, PrevLogTerm: 3, Entries: entries, LeaderCommitIndex: commit}, new(raft.AppendEntriesResponse))
+			require.NoError(t, err)
+			return len(follower.pipeline.sent) > before
+		}
+		answer := func(last, commit uint64) {
+			follower.pipeline.answers <- needlessAppend{args: &raft.AppendEntriesRequest{Term: 3, PrevLogEntry: last, LeaderCommitIndex: commit}, resp: &raft.AppendEntriesResponse{Success: true}}
+			synctest.Wait()
+		}
+		heartbeat := func() {
+			_ = a.AppendEntries("x", "", &raft.AppendEntriesRequest{Term: 3}, new(raft.AppendEntriesResponse))
+		}
+		require.True(t, send(7, 6))
+		require.True(t, send(7, 6), "it has not answered yet")
+		answer(7, 6)
+		require.False(t, send(7, 6))
+		require.True(t, send(7, 7), "a commit that it has not heard of")
+		answer(7, 7)
+		require.True(t, send(7, 7, &raft.Log{Index: 8, Term: 3}), "an entry")
+		require.True(t, send(8, 7), "an entry that it has not answered for")
+		answer(8, 7)
+
+		began, before := time.Now(), len(follower.pipeline.sent)
+		for time.Since(began) < time.Minute {
+			time.Sleep(375 * time.Millisecond) // as Raft's CommitTimeout has it
+			heartbeat()
+			if send(8, 7) {
+				answer(8, 7)
+			}
+		}
+		sent := follower.pipeline.sent[before:]
+		require.InDelta(t, time.Minute/repeatAfter, len(sent), 8)
+		for i := 1; i < len(sent); i++ {
+			require.LessOrEqual(t, sent[i].Sub(sent[i-1]), repeatAfter+375*time.Millisecond)
+		}
+
+		time.Sleep(repeatAfter)
+		require.True(t, send(8, 7))
+		answer(8, 7)
+		require.False(t, send(8, 7))
+		follower.broken = true
+		heartbeat()
+		require.True(t, send(8, 7), "a heartbeat has failed: another process may be there")
+	})
+}

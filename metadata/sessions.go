@@ -126,6 +126,26 @@ func (ss *sessions) overdue(brokers []*Broker, now time.Time) (silent, ask []*Br
 	return silent, ask
 }
 
+// rest is how long nobody need look for those that are overdue: up to the moment at which the first would be, as far as is
+// known now, but no shorter than watchInterval and no longer than most. A broker that is heard from puts its moment off. One
+// that is suspected from now on gets a moment at least hint away, which is more than most; nothing else brings one nearer.
+func (ss *sessions) rest(brokers []*Broker, now time.Time, most time.Duration) time.Duration {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for _, b := range brokers {
+		if b.Fenced {
+			continue
+		}
+		s := ss.getLocked(b, now)
+		next := s.until
+		if !s.suspect.IsZero() && s.suspect.Before(next) {
+			next = s.suspect
+		}
+		most = min(most, next.Sub(now))
+	}
+	return max(most, watchInterval)
+}
+
 // extend gives all brokers more time: the controller itself was held up.
 func (ss *sessions) extend(by time.Duration) {
 	ss.mu.Lock()
