@@ -21,7 +21,8 @@
 //
 // # Goroutines
 //
-// memberlist's own, two that read the port, one that delivers events and one per round of seeds. Close waits for all but
+// memberlist's own, two that read the port, one that delivers events, one that tells news (with one for each member that it tells, for
+// 150 ms at most) and one per round of seeds. Close waits for all but
 // memberlist's, which end by themselves once it is shut down.
 //
 // # Callers

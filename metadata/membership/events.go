@@ -146,6 +146,7 @@ func (d *delegate) event(kind EventKind, n *memberlist.Node) {
 	case !self:
 		d.m.known.drop(present.Name)
 	}
+	d.m.hurry() // what is new here is queued for the others by now
 	if !self {
 		d.m.events.add(Event{Kind: kind, Member: present})
 	}

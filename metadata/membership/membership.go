@@ -27,7 +27,7 @@ const (
 	probeTimeout       = 150 * time.Millisecond
 	suspicionMult      = 3
 	suspicionMaxMult   = 3
-	gossipInterval     = 50 * time.Millisecond
+	gossipInterval     = 200 * time.Millisecond // and news at hasteInterval
 	pushPullInterval   = 3 * time.Second
 	streamTimeout      = 3 * time.Second
 	gossipToTheDead    = 30 * time.Second
@@ -85,6 +85,7 @@ type Membership struct {
 		sync.Mutex
 		bytes []byte // with the leading byte of flags
 	}
+	news     chan struct{} // holds one token while there is news to tell
 	quiet    atomic.Bool
 	updating sync.Mutex // one UpdateMeta at a time, so that the last one told is the last one set
 	stop     context.CancelFunc
@@ -104,7 +105,7 @@ func Open(cfg Config) (_ *Membership, err error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	m := &Membership{cfg: cfg, logger: cfg.Logger, events: newEvents()}
+	m := &Membership{cfg: cfg, logger: cfg.Logger, events: newEvents(), news: make(chan struct{}, 1)}
 	m.meta.bytes = append([]byte{0}, cfg.Meta...)
 
 	transport := cfg.Transport
@@ -121,7 +122,7 @@ func Open(cfg Config) (_ *Membership, err error) {
 	}
 	mc := memberlist.DefaultLANConfig()
 	mc.Name = cfg.Name
-	mc.Transport = transport
+	mc.Transport = heeding{transport, m.hurry}
 	mc.BindPort = defaultGossipPort // only read for members of ancient protocols, which have no port
 	if advertise.IsValid() {
 		mc.AdvertiseAddr, mc.AdvertisePort = advertise.Addr().String(), int(advertise.Port())
@@ -153,6 +154,7 @@ func Open(cfg Config) (_ *Membership, err error) {
 	m.stop = cancel
 	m.seeds = newSeeds(m, cfg.Join)
 	m.running.Go(func() { m.events.deliver(ctx) })
+	m.running.Go(func() { m.spread(ctx) })
 	m.running.Go(func() { m.seeds.run(ctx) })
 	return m, nil
 }
