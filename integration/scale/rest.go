@@ -91,6 +91,9 @@ func (b *bench) measureGroups(ctx context.Context) (err error) {
 // it can't before the last of them has heard of it from its heartbeat.
 func (b *bench) joinTwoHundred(ctx context.Context, c *cluster.Cluster) error {
 	const size = 200
+	if b.kills == 0 {
+		return nil
+	}
 	w, err := b.members(ctx, c, []string{"large"}, size)
 	defer w.end()
 	if err != nil {
