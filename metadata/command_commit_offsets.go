@@ -91,20 +91,22 @@ func (c *commitOffsets) apply(d *draft, _ position) (any, error) {
 		return nil, ErrStale
 	}
 	out := make([]commitOutcome, len(c.commits))
+	var topic *Topic // of the offset before, mostly that of the next too
 	for i := range c.commits {
-		out[i] = d.commit(c.broker, &c.commits[i])
+		out[i], topic = d.commit(c.broker, &c.commits[i], topic)
 	}
 	return out, nil
 }
 
-// commit applies one commit of a batch that a broker has made.
-func (d *draft) commit(by BrokerID, c *OffsetCommit) (out commitOutcome) {
+// commit applies one commit of a batch that a broker has made. topic is one that the batch has looked up already, or nil; it
+// returns the last.
+func (d *draft) commit(by BrokerID, c *OffsetCommit, topic *Topic) (out commitOutcome, last *Topic) {
 	if rendezvous(d.st.coordinators, GroupCoordinator, c.Group) != by {
-		return commitOutcome{err: ErrNotCoordinator}
+		return commitOutcome{err: ErrNotCoordinator}, topic
 	}
 	g := d.st.group(c.Group)
 	if err := g.mayCommit(c); err != nil {
-		return commitOutcome{err: err}
+		return commitOutcome{err: err}, topic
 	}
 	// What is kept must not be a part of the command (decodeCommitOffsets).
 	name := ""
@@ -114,7 +116,6 @@ func (d *draft) commit(by BrokerID, c *OffsetCommit) (out commitOutcome) {
 		name = strings.Clone(c.Group)
 	}
 	var of *groupOffsets
-	var topic *Topic
 	_, pending := d.st.pending.get(c.Group)
 	for i := range c.Offsets {
 		o := &c.Offsets[i]
@@ -142,7 +143,7 @@ func (d *draft) commit(by BrokerID, c *OffsetCommit) (out commitOutcome) {
 	if of != nil && g == nil {
 		d.createGroup(&Group{Name: name, Type: ClassicGroup, Generation: d.st.lastGeneration(name)})
 	}
-	return out
+	return out, topic
 }
 
 // committed is what is kept of an entry of a commit.

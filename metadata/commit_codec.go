@@ -3,7 +3,10 @@ package metadata
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"slices"
+	"sync"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -137,6 +140,11 @@ func (f *fields) next() (bool, error) {
 	if f.at == f.end {
 		return false, nil
 	}
+	if b := f.b[f.at]; b < 0x80 && b >= 1<<3 { // most of the time
+		f.at++
+		f.field, f.typ = protowire.Number(b>>3), protowire.Type(b&7)
+		return true, nil
+	}
 	field, typ, n := protowire.ConsumeTag(f.b[f.at:f.end])
 	if n < 0 {
 		return false, protowire.ParseError(n)
@@ -152,6 +160,10 @@ func (f *fields) is(field protowire.Number, typ protowire.Type) bool {
 }
 
 func (f *fields) number() (uint64, error) {
+	if f.at < f.end && f.b[f.at] < 0x80 {
+		f.at++
+		return uint64(f.b[f.at-1]), nil
+	}
 	v, n := protowire.ConsumeVarint(f.b[f.at:f.end])
 	if n < 0 {
 		return 0, protowire.ParseError(n)
@@ -162,12 +174,15 @@ func (f *fields) number() (uint64, error) {
 
 // inner returns the bytes of a field as where they lie.
 func (f *fields) inner() (fields, error) {
-	v, n := protowire.ConsumeBytes(f.b[f.at:f.end])
-	if n < 0 {
-		return fields{}, protowire.ParseError(n)
+	n, err := f.number()
+	if err != nil {
+		return fields{}, err
 	}
-	f.at += n
-	return fields{b: f.b, at: f.at - len(v), end: f.at}, nil
+	if n > uint64(f.end-f.at) {
+		return fields{}, io.ErrUnexpectedEOF
+	}
+	f.at += int(n)
+	return fields{b: f.b, at: f.at - int(n), end: f.at}, nil
 }
 
 // text returns a text as a part of whole, which is a copy of b.
@@ -210,16 +225,34 @@ func toUint32(v uint64) uint32 { return uint32(v) }
 func toInt64(v uint64) int64   { return int64(v) }
 func toSint32(v uint64) int32  { return int32(protowire.DecodeZigZag(v & math.MaxUint32)) }
 
-// commitReader reads the commits of a batch.
+// commitReader reads batches of commits, one after the other.
 type commitReader struct {
+	c       commitOffsets
 	whole   string           // what is read: texts are parts of it
 	columns pb.OffsetColumns // of the commit that is read
 	entries []OffsetEntry    // of all commits so far; each has its part
 }
 
+// commitReaders are those that nobody uses.
+var commitReaders = sync.Pool{New: func() any { return new(commitReader) }}
+
+// maxKeptCommits bounds the commits of a batch for which a reader keeps the memory.
+const maxKeptCommits = 1 << 10
+
+// done gives a reader back. What it has read is good until then.
+func (r *commitReader) done() {
+	if cap(r.c.commits) > maxKeptCommits || cap(r.entries) > maxKeptCommits || len(r.whole) > maxKeptCommits*100 {
+		return
+	}
+	commitReaders.Put(r)
+}
+
 // decodeCommitOffsets reads a command. Its texts are parts of one copy of all of the body: of one that is kept for longer than
 // the command, a copy must be made.
-func decodeCommitOffsets(body []byte) (command, error) {
+func decodeCommitOffsets(body []byte) (command, error) { return new(commitReader).read(body) }
+
+// read is decodeCommitOffsets for as long as the reader is not used again, or given back.
+func (r *commitReader) read(body []byte) (command, error) {
 	n := 0 // commits
 	for f := (fields{b: body, end: len(body)}); ; {
 		more, err := f.next()
@@ -229,26 +262,29 @@ func decodeCommitOffsets(body []byte) (command, error) {
 		if !more {
 			break
 		}
+		if f.is(commitField, protowire.BytesType) {
+			if _, err := f.inner(); err != nil {
+				return nil, err
+			}
+			n++
+			continue
+		}
 		skip := protowire.ConsumeFieldValue(f.field, f.typ, f.b[f.at:])
 		if skip < 0 {
 			return nil, protowire.ParseError(skip)
 		}
 		f.at += skip
-		if f.field == commitField {
-			n++
-		}
 	}
-	r := commitReader{whole: string(body), entries: make([]OffsetEntry, 0, n)}
-	c := &commitOffsets{commits: make([]OffsetCommit, 0, n)}
+	r.whole = string(body)
+	r.entries = slices.Grow(r.entries[:0], n)
+	c := &r.c
+	*c = commitOffsets{commits: slices.Grow(c.commits[:0], n)}
 	for f := (fields{b: body, end: len(body)}); ; {
 		more, err := f.next()
 		switch {
 		case err != nil:
 			return nil, err
 		case !more:
-			if len(c.commits) == 0 {
-				c.commits = nil
-			}
 			return c, nil
 		case f.is(commitField, protowire.BytesType):
 			var in fields

@@ -101,7 +101,15 @@ func (s *Store) checkProposal(c groupProposal) (lane, error) {
 	l := metadataLane
 	switch c.Kind {
 	case pb.CommandType_COMMAND_CHANGE_GROUP, pb.CommandType_COMMAND_DELETE_OFFSETS:
-	case pb.CommandType_COMMAND_COMMIT_OFFSETS, pb.CommandType_COMMAND_EXPIRE_OFFSETS:
+	case pb.CommandType_COMMAND_COMMIT_OFFSETS:
+		if err := s.room(); err != nil {
+			return offsetsLane, err
+		}
+		r := commitReaders.Get().(*commitReader)
+		defer r.done()
+		_, err := r.read(c.Body)
+		return offsetsLane, unreadable(err)
+	case pb.CommandType_COMMAND_EXPIRE_OFFSETS:
 		l = offsetsLane
 		if err := s.room(); err != nil {
 			return l, err
@@ -111,10 +119,16 @@ func (s *Store) checkProposal(c groupProposal) (lane, error) {
 	default:
 		return l, fmt.Errorf("%w: a coordinator can't propose %v", ErrInvalidRequest, c.Kind)
 	}
-	if _, err := decodeCommand(c.Kind, c.Body); err != nil {
-		return l, fmt.Errorf("%w: read a command of a coordinator: %w", ErrInvalidRequest, err)
+	_, err := decodeCommand(c.Kind, c.Body)
+	return l, unreadable(err)
+}
+
+// unreadable is the refusal of what can't be read; nil of nil.
+func unreadable(err error) error {
+	if err == nil {
+		return nil
 	}
-	return l, nil
+	return fmt.Errorf("%w: read a command of a coordinator: %w", ErrInvalidRequest, err)
 }
 
 // checkTransact is checkProposal of a batch of steps. With a full disk transactions can still be ended.

@@ -171,7 +171,15 @@ func applyEntry(d *draft, l *raft.Log) ([]result, error) {
 }
 
 func applyCommand(d *draft, c envelope, at position) (any, error) {
-	cmd, err := decodeCommand(c.kind, c.body)
+	var cmd command
+	var err error
+	if c.kind == pb.CommandType_COMMAND_COMMIT_OFFSETS { // there are very many of them
+		r := commitReaders.Get().(*commitReader)
+		defer r.done()
+		cmd, err = r.read(c.body)
+	} else {
+		cmd, err = decodeCommand(c.kind, c.body)
+	}
 	if err != nil {
 		return nil, fatalError{err}
 	}

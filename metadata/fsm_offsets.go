@@ -85,33 +85,34 @@ func (t *topicOffsets) committed(partition int32, o storedOffset) CommittedOffse
 // set stores an offset. Both of and what it points to on the way are e's own, or become it.
 func (of *groupOffsets) set(e *edit, tp TopicIDPartition, o CommittedOffset) {
 	t := of.own(e, tp.TopicID)
-	was, had := t.offsets.get(tp.Partition)
-	stored := storedOffset{offset: o.Offset, committedAt: o.CommittedAt, leaderEpoch: o.LeaderEpoch, extras: o.Metadata != "" || o.ExpiresAt != 0}
-	t.offsets = t.offsets.set(e, tp.Partition, stored)
+	offsets, at, added := t.offsets.slot(e, tp.Partition)
+	t.offsets = offsets
+	had := at.extras
+	*at = storedOffset{offset: o.Offset, committedAt: o.CommittedAt, leaderEpoch: o.LeaderEpoch, extras: o.Metadata != "" || o.ExpiresAt != 0}
 	switch {
-	case stored.extras:
+	case at.extras:
 		t.extras = t.extras.set(e, tp.Partition, offsetExtras{metadata: o.Metadata, expiresAt: o.ExpiresAt})
-	case was.extras:
+	case had:
 		t.extras = t.extras.delete(e, tp.Partition)
 	}
-	if !had {
+	if added {
 		of.n++
 	}
 }
 
 // own returns the offsets of a topic, empty ones if there are none, as a copy that e may change in place.
 func (of *groupOffsets) own(e *edit, id TopicID) *topicOffsets {
-	t, ok := of.topics.get(id)
-	if ok && t.owner == e {
-		return t
-	}
-	next := newTopicOffsets(e)
-	if ok {
-		*next = *t
+	topics, at, added := of.topics.slot(e, id)
+	of.topics = topics
+	switch {
+	case added:
+		*at = newTopicOffsets(e)
+	case (*at).owner != e:
+		next := **at
 		next.owner = e
+		*at = &next
 	}
-	of.topics = of.topics.set(e, id, next)
-	return next
+	return *at
 }
 
 // delete takes an offset out, if it is there.
@@ -170,20 +171,20 @@ func (st *state) visibleOffsets(group string) iter.Seq2[TopicIDPartition, Commit
 	}
 }
 
-// ownOffsets returns the offsets of a group, empty ones if it has none, as a copy that this draft may change in place. What
-// is put into it has to be kept with keepOffsets.
+// ownOffsets returns the offsets of a group, empty ones if it has none, as a copy that this draft may change in place. An
+// offset has to be put into them.
 func (d *draft) ownOffsets(group string) *groupOffsets {
-	of, ok := d.st.offsets.get(group)
-	if ok && of.owner == d.edit {
-		return of
-	}
-	next := newGroupOffsets(d.edit)
-	if ok {
-		*next = *of
+	offsets, at, added := d.st.offsets.slot(d.edit, group)
+	d.st.offsets = offsets
+	switch {
+	case added:
+		*at = newGroupOffsets(d.edit)
+	case (*at).owner != d.edit:
+		next := **at
 		next.owner = d.edit
+		*at = &next
 	}
-	d.st.offsets = d.st.offsets.set(d.edit, group, next)
-	return next
+	return *at
 }
 
 // putOffset stores an offset among those that ownOffsets returned.

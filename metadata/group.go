@@ -1,9 +1,9 @@
 package metadata
 
 import (
-	"cmp"
 	"iter"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -121,7 +121,7 @@ func (g *Group) Member(id string) *GroupMember {
 }
 
 func (g *Group) memberIndex(id string) (int, bool) {
-	return slices.BinarySearchFunc(g.Members, id, func(m *GroupMember, id string) int { return cmp.Compare(m.ID, id) })
+	return slices.BinarySearchFunc(g.Members, id, func(m *GroupMember, id string) int { return strings.Compare(m.ID, id) })
 }
 
 // GroupChange is one change of a group: a compare-and-set on Revision, in force only while the broker that proposes it

@@ -268,6 +268,67 @@ func BenchmarkApplyCommits(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/100, "µs/commit")
 }
 
+// memberCommits is a state with groups of three members that read a topic of twelve partitions, each with a committed offset,
+// and batches of commits as one coordinator sends them: of one partition each, of as many groups as it has.
+func memberCommits(f *testFSM, groups, perBatch int) (batches []*commitOffsets) {
+	topic := f.st.topic("topic-00000000")
+	f.st = fillOffsets(f.st, topic, groups, len(topic.Partitions))
+	d := newDraft(f.st)
+	for g := range groups {
+		name := fmt.Sprintf("consumer-group-%06d", g)
+		group := &Group{Name: name, Type: ClassicGroup, State: GroupStable, Generation: 3}
+		for m := range 3 {
+			group.Members = append(group.Members, &GroupMember{ID: fmt.Sprintf("consumer-%d-9b1deb4d-3b7d-4bad-9bdd-2b0d7b3d%04d", m, g)})
+		}
+		d.putGroup(group)
+	}
+	f.st = d.publish()
+	for i := range 12 {
+		c := &commitOffsets{coordinatorEpoch: f.st.coordinatorEpoch}
+		c.broker, c.epoch = f.by(fmt.Sprintf("consumer-group-%06d", i%3))
+		for g := i * groups / 12; len(c.commits) < perBatch; g++ {
+			name := fmt.Sprintf("consumer-group-%06d", g%groups)
+			if by, _ := f.by(name); by != c.broker {
+				continue
+			}
+			member := f.st.group(name).Members[(g+i)%3].ID
+			c.commits = append(c.commits, OffsetCommit{
+				Group: name, Member: member, Generation: 3, Time: 1_780_000_000_000, Offsets: []OffsetEntry{{topic.ID, int32(g+i) % 12, 77, 5, ""}},
+			})
+		}
+		batches = append(batches, c)
+	}
+	return batches
+}
+
+// A batch of commits of members, as three brokers with a thousand members send it: what reading it and Apply take per commit.
+func BenchmarkApplyMemberCommits(b *testing.B) {
+	f := bigFSM(b, 1, 12, 3)
+	f.published = func(*state, uint64) {}
+	const perBatch = 45
+	batches := memberCommits(f, 334, perBatch)
+	var entries []*raft.Log
+	for range 100 {
+		for _, c := range batches {
+			f.batches++
+			c.sequence = f.batches
+			entries = append(entries, f.entry(c))
+		}
+	}
+	start := f.st
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if i%len(entries) == 0 {
+			f.st = start // the numbers of batches begin again
+		}
+		results := f.Apply(entries[i%len(entries)]).([]result)
+		if out, ok := results[0].value.([]commitOutcome); !ok || out[perBatch-1].err != nil {
+			b.Fatal(results)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/perBatch, "ns/commit")
+}
+
 // processCPU is the CPU time that this process has used, in steps of 10 ms; 0 where the system does not tell.
 func processCPU() time.Duration {
 	stat, err := os.ReadFile("/proc/self/stat")

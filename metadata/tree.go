@@ -102,12 +102,20 @@ func (n *treeNode[K, V]) private(e *edit) *treeNode[K, V] {
 
 // set returns the map with k = v.
 func (t tree[K, V]) set(e *edit, k K, v V) tree[K, V] {
+	t, at, _ := t.slot(e, k)
+	*at = v
+	return t
+}
+
+// slot returns the map with k in it, and where its value is: the zero value if k is new. What is there may be written to until
+// the map is changed again, or published.
+func (t tree[K, V]) slot(e *edit, k K) (next tree[K, V], at *V, added bool) {
 	if t.root == nil {
-		t.root = &treeNode[K, V]{owner: e, keys: []K{k}, vals: []V{v}}
+		t.root = &treeNode[K, V]{owner: e, keys: []K{k}, vals: make([]V, 1)}
 		t.n = 1
-		return t
+		return t, &t.root.vals[0], true
 	}
-	root, right, added := t.insert(e, t.root, k, v)
+	root, right, at, added := t.insert(e, t.root, k)
 	if right != nil {
 		root = &treeNode[K, V]{
 			owner: e,
@@ -119,45 +127,53 @@ func (t tree[K, V]) set(e *edit, k K, v V) tree[K, V] {
 	if added {
 		t.n++
 	}
-	return t
+	return t, at, added
 }
 
-// insert puts k into the subtree n and returns its new root, the right half if it had to be split, and whether k is new.
-func (t tree[K, V]) insert(e *edit, n *treeNode[K, V], k K, v V) (node, right *treeNode[K, V], added bool) {
+// insert puts k into the subtree n, if it is not there, and returns its new root, the right half if it had to be split, where
+// the value of k is, and whether k is new.
+func (t tree[K, V]) insert(e *edit, n *treeNode[K, V], k K) (node, right *treeNode[K, V], value *V, added bool) {
 	n = n.private(e)
 	at := 0 // where the new entry is, if there is one
 	if n.kids == nil {
 		i, found := n.search(t.cmp, k)
 		if found {
-			n.vals[i] = v
-			return n, nil, false
+			return n, nil, &n.vals[i], false
 		}
+		var none V
 		n.keys = insertAt(n.keys, i, k)
-		n.vals = insertAt(n.vals, i, v)
+		n.vals = insertAt(n.vals, i, none)
 		at, added = i, true
 	} else {
 		i := n.child(t.cmp, k)
 		var split *treeNode[K, V]
-		n.kids[i], split, added = t.insert(e, n.kids[i], k, v)
+		n.kids[i], split, value, added = t.insert(e, n.kids[i], k)
 		if split != nil {
 			n.keys = insertAt(n.keys, i+1, split.keys[0])
 			n.kids = insertAt(n.kids, i+1, split)
 			at = i + 1
 		}
 	}
-	if len(n.keys) <= treeWidth {
-		return n, nil, added
-	}
-	middle := len(n.keys) / 2
-	if at == len(n.keys)-1 {
-		// Keys come in ascending order, as from a snapshot: the left half will get no more, so it is left nearly full, and a
-		// leaf quite full.
-		middle = len(n.keys) - treeSlack
-		if n.kids == nil {
-			middle = len(n.keys) - 1
+	if len(n.keys) > treeWidth {
+		middle := len(n.keys) / 2
+		if at == len(n.keys)-1 {
+			// Keys come in ascending order, as from a snapshot: the left half will get no more, so it is left nearly full, and a
+			// leaf quite full.
+			middle = len(n.keys) - treeSlack
+			if n.kids == nil {
+				middle = len(n.keys) - 1
+			}
 		}
+		right = n.splitAt(e, middle)
 	}
-	return n, n.splitAt(e, middle), added
+	if n.kids == nil {
+		leaf := n
+		if at >= len(n.keys) {
+			leaf, at = right, at-len(n.keys)
+		}
+		value = &leaf.vals[at]
+	}
+	return n, right, value, added
 }
 
 // splitAt cuts the entries from i on into a new node. n must be private.
