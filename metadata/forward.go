@@ -37,6 +37,8 @@ type operation[Req, Res any] struct {
 	repeatable bool
 	// unseen operations don't wait until the change can be seen here (M12).
 	unseen bool
+	// binary is a second form of calls, nil if there is none. Only unseen operations have one: its answers have no version.
+	binary *binaryForm[Req, Res]
 }
 
 // served is an operation as ServeForward finds it.
@@ -88,20 +90,26 @@ func (op *operation[Req, Res]) serve(s *Store, ctx context.Context, body []byte)
 	if err := json.Unmarshal(body, &c); err != nil {
 		return nil, fmt.Errorf("%w: read a forwarded %s: %w", ErrInvalidRequest, op.name, err)
 	}
-	limit := time.Duration(c.TimeoutMillis) * time.Millisecond
+	res, err := op.serveLocal(s, ctx, c.TimeoutMillis, c.Args)
+	if errors.Is(err, ErrNotController) {
+		return nil, err
+	}
+	return json.Marshal(forwardedAnswer[Res]{Version: s.Image().Version(), Error: newWireError(err), Result: res})
+}
+
+// serveLocal carries out a call of a caller who waits so many milliseconds more.
+func (op *operation[Req, Res]) serveLocal(s *Store, ctx context.Context, ms int64, req Req) (Res, error) {
+	limit := time.Duration(ms) * time.Millisecond
 	if limit <= 0 || limit > forwardLimit {
 		limit = forwardLimit
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	res, err := op.local(s, ctx, c.Args)
+	res, err := op.local(s, ctx, req)
 	if err == nil {
 		err = wholly(res)
 	}
-	if errors.Is(err, ErrNotController) {
-		return nil, err
-	}
-	return json.Marshal(forwardedAnswer[Res]{Version: s.Image().Version(), Error: newWireError(err), Result: res})
+	return res, err
 }
 
 // itemized is implemented by results that have an error for each item.
@@ -130,8 +138,12 @@ func call[Req, Res any](ctx context.Context, s *Store, op *operation[Req, Res], 
 		ctx, cancel = context.WithTimeout(ctx, forwardLimit)
 		defer cancel()
 	}
-	w := s.Watch()
-	defer w.Close()
+	var w *Watcher // from the first pause on
+	defer func() {
+		if w != nil {
+			w.Close()
+		}
+	}()
 	var unknownSince time.Time
 	for {
 		if s.lead.Load() != nil {
@@ -151,6 +163,10 @@ func call[Req, Res any](ctx context.Context, s *Store, op *operation[Req, Res], 
 			unknownSince = time.Now()
 		} else if time.Since(unknownSince) > controllerWait {
 			return res, err
+		}
+		if w == nil {
+			w = s.Watch()
+			<-w.C() // the signal that it begins with; an Image of before this is seen after a controllerPoll
 		}
 		pause := time.NewTimer(controllerPoll)
 		select {
@@ -186,34 +202,39 @@ func forward[Req, Res any](ctx context.Context, s *Store, op *operation[Req, Res
 		return res, none
 	}
 	deadline, _ := ctx.Deadline()
-	body, err := json.Marshal(forwardedCall[Req]{TimeoutMillis: max(time.Until(deadline).Milliseconds(), 1), Args: req})
+	ms := max(time.Until(deadline).Milliseconds(), 1)
+	var old oldController
+	if op.binary != nil {
+		old = s.asRegistered(id)
+		if known := s.oldController.Load(); known == nil || *known != old {
+			data, err := s.cfg.Forwarder.Forward(ctx, id, address, op.binary.method, op.binary.appendCall(ms, req))
+			if !errors.Is(err, ErrInvalidRequest) {
+				if err := forwardError(id, address, err); err != nil {
+					return res, err
+				}
+				res, failed, err := op.binary.readAnswer(data)
+				if err != nil {
+					return res, fmt.Errorf("%w: read the controller's answer to %s: %w", ErrTimeout, op.name, err)
+				}
+				return res, failed
+			}
+			// Nothing was done. An earlier version would understand JSON; if it was something else, JSON brings it to light.
+		}
+	}
+	body, err := json.Marshal(forwardedCall[Req]{TimeoutMillis: ms, Args: req})
 	if err != nil {
 		return res, fmt.Errorf("encode %s for the controller: %w", op.name, err)
 	}
 	data, err := s.cfg.Forwarder.Forward(ctx, id, address, op.name, body)
-	switch {
-	case errors.Is(err, ErrNotController):
+	if err := forwardError(id, address, err); err != nil {
 		return res, err
-	case errors.Is(err, ErrNotSent):
-		return res, &Error{
-			Kind: ErrNotController,
-			What: fmt.Sprintf("the controller, broker %d, can't be reached at %s", id, address),
-			Why:  err.Error(),
-			Fix:  "try again in a moment; if it lasts, see that the brokers reach each other on the listener for brokers",
-		}
-	case errors.Is(err, ErrInvalidRequest):
-		return res, err
-	case err != nil:
-		return res, &Error{
-			Kind: ErrTimeout,
-			What: fmt.Sprintf("no answer from the controller, broker %d at %s", id, address),
-			Why:  fmt.Sprintf("the change may have been made, or not: %v", err),
-			Fix:  "look at the present state before trying again",
-		}
 	}
 	var answer forwardedAnswer[Res]
 	if err := json.Unmarshal(data, &answer); err != nil {
 		return res, fmt.Errorf("%w: read the controller's answer to %s: %w", ErrTimeout, op.name, err)
+	}
+	if op.binary != nil {
+		s.oldController.Store(&old)
 	}
 	if err := answer.Error.err(); err != nil {
 		return answer.Result, err
@@ -222,6 +243,27 @@ func forward[Req, Res any](ctx context.Context, s *Store, op *operation[Req, Res
 		s.waitVersion(ctx, answer.Version)
 	}
 	return answer.Result, nil
+}
+
+// forwardError says what an error of the way to the controller means.
+func forwardError(id BrokerID, address string, err error) error {
+	switch {
+	case err == nil, errors.Is(err, ErrNotController), errors.Is(err, ErrInvalidRequest):
+		return err
+	case errors.Is(err, ErrNotSent):
+		return &Error{
+			Kind: ErrNotController,
+			What: fmt.Sprintf("the controller, broker %d, can't be reached at %s", id, address),
+			Why:  err.Error(),
+			Fix:  "try again in a moment; if it lasts, see that the brokers reach each other on the listener for brokers",
+		}
+	}
+	return &Error{
+		Kind: ErrTimeout,
+		What: fmt.Sprintf("no answer from the controller, broker %d at %s", id, address),
+		Why:  fmt.Sprintf("the change may have been made, or not: %v", err),
+		Fix:  "look at the present state before trying again",
+	}
 }
 
 // controllerAddress returns the controller and where it listens for other brokers, "" when that is not known. A controller

@@ -133,7 +133,7 @@ func TestHeldBatchOfCommits(t *testing.T) {
 			return err
 		}
 		require.NoError(t, put(1))
-		release := bs.hold(opProposeGroups.name)
+		release := bs.hold(opProposeGroups.binary.method)
 		require.ErrorIs(t, put(2), ErrTimeout, "it may have been applied, or not")
 		late := release()
 		require.NoError(t, put(3))

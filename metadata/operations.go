@@ -104,10 +104,13 @@ var (
 		local: (*Store).unregisterBroker}
 	opPlanBalance = operation[none, BalancerPlan]{name: "plan_balance", repeatable: true, unseen: true,
 		local: (*Store).planBalance}
-	opRunBalance         = operation[none, BalancerPlan]{name: "run_balance", local: (*Store).runBalance}
-	opBalanceStatus      = operation[none, BalancerStatus]{name: "balance_status", repeatable: true, unseen: true, local: (*Store).balanceStatus}
-	opCancelBalance      = operation[none, int]{name: "cancel_balance", local: (*Store).cancelBalance}
-	opProposeGroups      = operation[groupProposals, groupAnswers]{name: "propose_groups", unseen: true, local: (*Store).proposeGroups}
+	opRunBalance    = operation[none, BalancerPlan]{name: "run_balance", local: (*Store).runBalance}
+	opBalanceStatus = operation[none, BalancerStatus]{name: "balance_status", repeatable: true, unseen: true, local: (*Store).balanceStatus}
+	opCancelBalance = operation[none, int]{name: "cancel_balance", local: (*Store).cancelBalance}
+	opProposeGroups = operation[groupProposals, groupAnswers]{name: "propose_groups", unseen: true, local: (*Store).proposeGroups,
+		binary: &binaryForm[groupProposals, groupAnswers]{
+			method: "propose_groups/binary", appendRequest: appendGroupProposals, readRequest: readGroupProposals, appendResult: appendGroupAnswers, readResult: readGroupAnswers,
+		}}
 	opBarrier            = operation[none, uint64]{name: "barrier", repeatable: true, unseen: true, local: (*Store).barrier}
 	opUpdateFeatureLevel = operation[uint32, none]{name: "update_feature_level", repeatable: true,
 		local: (*Store).updateFeatureLevel}
@@ -118,7 +121,7 @@ var operations = []served{
 	&opCreateTopics, &opCreatePartitions, &opDeleteTopics, &opAlterConfigs, &opAllocateProducerIDs, &opAlterPartition,
 	&opRegisterBroker, &opAssignBrokerID, &opHeartbeat, &opSuspect, &opElectLeaders, &opAlterReassignments,
 	&opSetMaintenance, &opDecommission, &opUnregisterBroker, &opUpdateFeatureLevel,
-	&opProposeGroups, &opBarrier,
+	&opProposeGroups, inBinary[groupProposals, groupAnswers]{&opProposeGroups}, &opBarrier,
 	&opPlanBalance, &opRunBalance, &opBalanceStatus, &opCancelBalance,
 	&opPlanRecovery, &opRecover,
 	&opQuorum, &opAddServer, &opRemoveServer, &opTransferLeadership,

@@ -72,8 +72,10 @@ type Store struct {
 	}
 	// registered is the broker epoch that RegisterBroker returned to this process last, 0 before.
 	registered atomic.Int64
-	former     BrokerID   // the controller before; of followLeadership
-	allocating sync.Mutex // held during AllocateProducerIDs
+	// oldController is the controller that said last that it does not know a binaryForm; nil: none has.
+	oldController atomic.Pointer[oldController]
+	former        BrokerID   // the controller before; of followLeadership
+	allocating    sync.Mutex // held during AllocateProducerIDs
 	// lifetime ends when Close begins; it bounds what this Store does of its own.
 	lifetime context.Context
 	end      context.CancelFunc

@@ -205,7 +205,7 @@ func TestHeldStepsOfTransactions(t *testing.T) {
 		add := func(partition int32) error {
 			return addToTransaction1(t, s, TransactionAddition{ID: id, ProducerID: x.ProducerID, Partitions: []TopicPartitions{{TopicID: topic, Partitions: []int32{partition}}}, Version: 1})
 		}
-		release := bs.hold(opProposeGroups.name)
+		release := bs.hold(opProposeGroups.binary.method)
 		require.ErrorIs(t, add(0), ErrTimeout, "it may have been applied, or not")
 		late := release()
 		require.NoError(t, add(1))
@@ -218,7 +218,7 @@ func TestHeldStepsOfTransactions(t *testing.T) {
 		require.Equal(t, TransactionCompleteAbort, s.Image().Transaction(id).State)
 
 		leader, implicit := bs.stores[bs.other(at)], TransactionAddition{ID: id, ProducerID: x.ProducerID, Partitions: []TopicPartitions{{TopicID: topic, Partitions: []int32{0}}}, Version: 2}
-		release = bs.hold(opProposeGroups.name)
+		release = bs.hold(opProposeGroups.binary.method)
 		require.ErrorIs(t, addToTransaction1(t, leader, implicit), ErrTimeout)
 		late = release()
 		_, err = changeTransaction1(t, s, ends2(s.Image().Transaction(id), TransactionPrepareAbort)) // its client gave up
@@ -258,7 +258,7 @@ func TestOffsetsAtAnotherCoordinator(t *testing.T) {
 		require.NoError(t, addToTransaction1(t, s, TransactionAddition{ID: id, ProducerID: x.ProducerID, Groups: []string{group}, Version: 1}))
 		require.NoError(t, bs.stores[far].Barrier(testContext(t)))
 		require.Equal(t, TransactionOngoing, bs.stores[far].Image().Transaction(id).State)
-		release := bs.hold(opProposeGroups.name)
+		release := bs.hold(opProposeGroups.binary.method)
 		_, err := commitInTransaction(t, bs.stores[far], TransactionOffsets{OffsetCommit: OffsetCommit{Group: group, Generation: -1, Offsets: entriesFor(topic, 1, 99)}, TransactionalID: id, ProducerID: x.ProducerID})
 		require.ErrorIs(t, err, ErrTimeout)
 		late := release()
