@@ -205,7 +205,7 @@ func (o *outbox) change(group string, c command, prior func([]CommittedOffset), 
 		done(0, nil, err)
 		return
 	}
-	o.order.change(laneOf(&o.changes, group), group, &outboxItem{kind: c.kind(), body: body, deadline: time.Now().Add(outboxTimeout), prior: prior, done: done})
+	o.order.change(laneOf(o.changes[:], group), group, &outboxItem{kind: c.kind(), body: body, deadline: time.Now().Add(outboxTimeout), prior: prior, done: done})
 }
 
 // commitPartBytes is how much of one commit goes into an item, about: a commit of very many partitions is sent in parts,
@@ -259,10 +259,10 @@ func (o *outbox) putCommit(c *OffsetCommit, done func([]error, error)) {
 		return
 	}
 	body = prefix(body, 0, commitField)
-	o.order.commit(laneOf(&o.offsets, c.Group), c.Group, &outboxItem{
+	o.order.commit(laneOf(o.offsets[:], c.Group), c.Group, &outboxItem{
 		kind: pb.CommandType_COMMAND_COMMIT_OFFSETS, body: body, entries: len(c.Offsets), deadline: time.Now().Add(outboxTimeout),
 		done: func(_ uint64, refused []error, err error) { done(refused, err) },
-	}, laneOf(&o.changes, c.Group))
+	}, laneOf(o.changes[:], c.Group))
 }
 
 // commitJoin puts the outcomes of a commit's parts together.

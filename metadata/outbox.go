@@ -14,9 +14,12 @@ import (
 )
 
 const (
-	// outboxLanes of each kind: two calls in flight (D4). A group always takes the same lane, and a lane has one call in
-	// flight, so that what is proposed for one group is applied in its order.
-	outboxLanes = 2
+	// changeLanes and offsetLanes are how many calls with changes of groups, and with their offsets, may be in flight (D4). A
+	// group always takes the same lane, and a lane has one call in flight, so that what is proposed for one group is applied
+	// in its order. A second lane of offsets would halve its batches for nothing: the calls of both would wait for the same
+	// entry.
+	changeLanes = 2
+	offsetLanes = 1
 	// transactionLanes are those of transactions, and firstTransactionLane is the number of the first: the numbers of all lanes
 	// whose batches are counted are different.
 	transactionLanes     = 2
@@ -30,7 +33,7 @@ const (
 	changeBytesPerCall = 1 << 20
 	// maxChangeBytes bounds one change of a group, so that it fits into a call in any encoding.
 	maxChangeBytes = 8 << 20
-	// batchBytes bounds one batch of offset commits, so that two of them, one of each lane, fill an entry.
+	// batchBytes bounds one batch of offset commits, so that two of them, of different brokers, fill an entry.
 	batchBytes = maxPartBytes - 64
 )
 
@@ -38,8 +41,8 @@ const (
 // once, one that is busy sends all that has come meanwhile, in one call.
 type outbox struct {
 	s            *Store
-	changes      [outboxLanes]outboxLane
-	offsets      [outboxLanes]outboxLane
+	changes      [changeLanes]outboxLane
+	offsets      [offsetLanes]outboxLane
 	transactions [transactionLanes]outboxLane
 	order        outboxOrder
 }
@@ -72,8 +75,10 @@ type outboxLane struct {
 func newOutbox(s *Store) *outbox {
 	o := &outbox{s: s}
 	o.order.groups = make(map[string]*groupOrder)
-	for i := range outboxLanes {
+	for i := range changeLanes {
 		o.changes[i] = outboxLane{number: uint32(i), wake: make(chan struct{}, 1)}
+	}
+	for i := range offsetLanes {
 		o.offsets[i] = outboxLane{number: uint32(i), wake: make(chan struct{}, 1)}
 	}
 	for i := range transactionLanes {
@@ -83,8 +88,10 @@ func newOutbox(s *Store) *outbox {
 }
 
 func (o *outbox) start() {
-	for i := range outboxLanes {
+	for i := range changeLanes {
 		o.s.running.Go(func() { o.run(&o.changes[i], o.sendChanges) })
+	}
+	for i := range offsetLanes {
 		o.s.running.Go(func() { o.run(&o.offsets[i], o.sendCommits) })
 	}
 	for i := range transactionLanes {
@@ -92,9 +99,12 @@ func (o *outbox) start() {
 	}
 }
 
-// lane returns the lane of a group.
-func laneOf(lanes *[outboxLanes]outboxLane, group string) *outboxLane {
-	return &lanes[mix(hashKey(GroupCoordinator, group))%outboxLanes]
+// laneOf returns the lane of a group.
+func laneOf(lanes []outboxLane, group string) *outboxLane {
+	if len(lanes) == 1 {
+		return &lanes[0]
+	}
+	return &lanes[mix(hashKey(GroupCoordinator, group))%uint64(len(lanes))]
 }
 
 // put queues an item, or returns a definite error, with which the item is the caller's to answer.

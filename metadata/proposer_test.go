@@ -326,3 +326,49 @@ func TestProposerStops(t *testing.T) {
 		require.Len(t, r.entries, 2)
 	})
 }
+
+// D4: few offset commits go at once, as many as there may be in flight; after many the next wait a while for others, and metadata
+// waits for none of them and takes them along.
+func TestManyOffsetsShareEntries(t *testing.T) {
+	submit := func(t *testing.T, p *proposer, l lane, size int) {
+		t.Helper()
+		data, err := proto.Marshal(&pb.Command{Body: make([]byte, size)})
+		require.NoError(t, err)
+		require.NoError(t, p.submit(t.Context(), l, newProposal(data)))
+		synctest.Wait()
+	}
+	testProposer(t, func(t *testing.T, p *proposer, r *fakeRaft) {
+		begun := time.Now()
+		for i := range 50 { // each is answered before the next comes
+			submit(t, p, offsetsLane, 900)
+			require.Len(t, r.flying(), i+1)
+			r.flying()[i].commit()
+			synctest.Wait()
+		}
+		require.Zero(t, time.Since(begun))
+
+		submit(t, p, offsetsLane, manyOffsetBytes)
+		r.flying()[50].commit()
+		begun = time.Now()
+		for range 20 {
+			submit(t, p, offsetsLane, 100)
+		}
+		require.Len(t, r.flying(), 51, "they wait, though nothing is in flight")
+		time.Sleep(offsetsSpacing - 1)
+		require.Len(t, r.flying(), 51)
+		time.Sleep(1)
+		require.Len(t, r.flying(), 52)
+		require.Len(t, r.entries[51].commands, 20)
+		r.entries[51].commit()
+
+		time.Sleep(offsetsSpacing)
+		submit(t, p, offsetsLane, manyOffsetBytes)
+		r.flying()[52].commit()
+		submit(t, p, offsetsLane, 100)
+		require.Len(t, r.flying(), 53)
+		submit(t, p, metadataLane, 100)
+		require.Len(t, r.flying(), 54)
+		require.Len(t, r.entries[53].commands, 2, "metadata does not wait, and takes along what does")
+		r.entries[53].commit()
+	})
+}
