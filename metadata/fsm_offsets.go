@@ -115,6 +115,39 @@ func (of *groupOffsets) own(e *edit, id TopicID) *topicOffsets {
 	return *at
 }
 
+// offsetsOfOne are the offsets of a group in few partitions of one topic, all that lies between its name and them in one piece:
+// most groups are so, and a commit to one copies this, and two arrays.
+type offsetsOfOne struct {
+	of    groupOffsets
+	node  treeNode[TopicID, *topicOffsets]
+	id    [1]TopicID
+	at    [1]*topicOffsets
+	topic topicOffsets
+	leaf  treeNode[int32, storedOffset]
+}
+
+// private returns a copy that e owns.
+func (of *groupOffsets) private(e *edit) *groupOffsets {
+	root := of.topics.root
+	if root == nil || root.kids != nil || len(root.keys) != 1 || root.vals[0].offsets.root == nil || root.vals[0].offsets.root.kids != nil {
+		next := *of
+		next.owner = e
+		return &next
+	}
+	leaf := root.vals[0].offsets.root
+	one := &offsetsOfOne{of: *of, id: [1]TopicID{root.keys[0]}, topic: *root.vals[0]}
+	one.leaf = treeNode[int32, storedOffset]{
+		owner: e,
+		keys:  append(make([]int32, 0, len(leaf.keys)), leaf.keys...),
+		vals:  append(make([]storedOffset, 0, len(leaf.vals)), leaf.vals...),
+	}
+	one.topic.owner, one.topic.offsets.root = e, &one.leaf
+	one.at[0] = &one.topic
+	one.node = treeNode[TopicID, *topicOffsets]{owner: e, keys: one.id[:], vals: one.at[:]}
+	one.of.owner, one.of.topics.root = e, &one.node
+	return &one.of
+}
+
 // delete takes an offset out, if it is there.
 func (of *groupOffsets) delete(e *edit, tp TopicIDPartition) {
 	t, ok := of.topics.get(tp.TopicID)
@@ -180,9 +213,7 @@ func (d *draft) ownOffsets(group string) *groupOffsets {
 	case added:
 		*at = newGroupOffsets(d.edit)
 	case (*at).owner != d.edit:
-		next := **at
-		next.owner = d.edit
-		*at = &next
+		*at = (*at).private(d.edit)
 	}
 	return *at
 }
