@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -24,7 +25,7 @@ const (
 	// is full or after readersAge; who was not seen while it was the older one is forgotten.
 	readersKept = 8192
 	readersAge  = 5 * time.Minute
-	// readersLooked bounds the partitions of one answer that are looked at.
+	// readersLooked bounds the partitions of one answer that are looked at: the next look of the connection is at the next ones.
 	readersLooked = 512
 	// readerConns is how many connections of one client are told apart in one partition.
 	readerConns = 4
@@ -71,8 +72,9 @@ type fetchReaders struct {
 // fetchGlance says when a connection's answers are looked at next. It is used by whoever makes them, one after the other or, for a
 // parked fetch, beside the next.
 type fetchGlance struct {
-	conn atomic.Uint64 // its number; 0 before the first look
-	next atomic.Int64  // nanoseconds since the process began to measure
+	conn  atomic.Uint64 // its number; 0 before the first look
+	next  atomic.Int64  // nanoseconds since the process began to measure
+	looks atomic.Uint32
 }
 
 // readersBegan is what fetchGlance measures from.
@@ -94,7 +96,8 @@ func (rs *fetchReaders) look(f *fetchCall) {
 	client, host := readerClient(f.req.ClientID), f.clientHost()
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	for i, t := range f.order[:min(len(f.order), readersLooked)] {
+	for i := range window(len(f.order), int(f.doubts.glance.looks.Add(1)-1)) {
+		t := f.order[i]
 		part, err := f.find(t)
 		if err != nil {
 			continue
@@ -105,6 +108,21 @@ func (rs *fetchReaders) look(f *fetchCall) {
 			at.served = 1
 		}
 		rs.noteLocked(readerKey{replication.TopicIDPartition{TopicID: part.TopicID(), Partition: part.ID()}, client, host}, at)
+	}
+}
+
+// window yields the indexes that a look is at, of n: all of them in turn, readersLooked each time.
+func window(n, look int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		from := 0
+		if n > readersLooked {
+			from = look % ((n + readersLooked - 1) / readersLooked) * readersLooked
+		}
+		for i := from; i < min(n, from+readersLooked); i++ {
+			if !yield(i) {
+				return
+			}
+		}
 	}
 }
 

@@ -74,6 +74,25 @@ func TestReadersAreBounded(t *testing.T) {
 	}
 }
 
+// A client of very many partitions is looked at in parts, and each partition has its turn.
+func TestReadersWindow(t *testing.T) {
+	for _, n := range []int{0, 1, readersLooked, readersLooked + 1, 3*readersLooked + 7} {
+		seen := map[int]int{}
+		looks := max(1, (n+readersLooked-1)/readersLooked)
+		for look := range looks {
+			was := len(seen)
+			for i := range window(n, look) {
+				seen[i]++
+			}
+			require.LessOrEqual(t, len(seen)-was, readersLooked)
+		}
+		require.Len(t, seen, n)
+		for i, times := range seen {
+			require.Equal(t, 1, times, "%d of %d", i, n)
+		}
+	}
+}
+
 // The fetches of a real connection are looked at: in a session or not, served, waiting at the end, and refused; and no more often
 // than every two seconds.
 func TestReadersOfFetches(t *testing.T) {
