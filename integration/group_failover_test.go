@@ -24,16 +24,19 @@ import (
 
 // TestCoordinatorKilled: a broker that coordinates a group dies. With the default, its members are in one new generation
 // soon after, under the ids they had; with millrace.group.failover=resume nothing changes for them. In both, what was
-// committed stays committed as every answer tells it (G4, G6, D6), and the members read on until they have everything.
+// committed stays committed as every answer tells it (G4, G6, D6), and the members read on until they have everything. The same
+// for members of the classic protocol and of that of consumer groups (KIP-848), whose epoch is bumped.
 func TestCoordinatorKilled(t *testing.T) {
 	if testing.Short() {
-		t.Skip("starts three brokers, twice")
+		t.Skip("starts three brokers, four times")
 	}
 	for _, mode := range []string{"rebalance", "resume"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel() // they mostly wait
-			coordinatorKilled(t, mode)
-		})
+		for _, protocol := range []string{"classic", "consumer"} {
+			t.Run(mode+" "+protocol, func(t *testing.T) {
+				t.Parallel() // they mostly wait
+				coordinatorKilled(t, mode, protocol)
+			})
+		}
 	}
 }
 
@@ -43,7 +46,7 @@ type member struct {
 	got map[string]int
 }
 
-func coordinatorKilled(t *testing.T, mode string) {
+func coordinatorKilled(t *testing.T, mode, protocol string) {
 	const group, topic, members, records = "billing", "orders", 3, 3000
 	c, err := cluster.Open(cluster.Config{
 		Binary: millraceBinary(t), Dir: filepath.Join(t.TempDir(), "brokers"),
@@ -68,8 +71,13 @@ func coordinatorKilled(t *testing.T, mode string) {
 	var work sync.WaitGroup
 	defer work.Wait()
 	defer stop()
+	spoken := ctx
+	if protocol == "consumer" {
+		//lint:ignore SA1029 it is the key that the library looks for
+		spoken = context.WithValue(ctx, "opt_in_kafka_next_gen_balancer_beta", true)
+	}
 	for i := range all {
-		cl, err := kgo.NewClient(kgo.SeedBrokers(c.Seeds()...), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		cl, err := kgo.NewClient(kgo.WithContext(spoken), kgo.SeedBrokers(c.Seeds()...), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 			kgo.AutoCommitInterval(200*time.Millisecond), kgo.MetadataMinAge(100*time.Millisecond))
 		require.NoError(t, err)
 		defer cl.Close()
@@ -87,14 +95,15 @@ func coordinatorKilled(t *testing.T, mode string) {
 	settled := func(not map[string]int32) map[string]int32 {
 		seen := map[string]int32{}
 		require.Eventually(t, func() bool {
-			d, err := adm.DescribeGroups(ctx, group)
-			if err != nil || d[group].Err != nil || d[group].State != "Stable" || len(d[group].Members) != members {
+			listed, err := adm.ListGroups(ctx)
+			if err != nil || listed[group].State != "Stable" || listed[group].GroupType != protocol {
 				return false
 			}
 			clear(seen)
+			_, first := all[0].cl.GroupMetadata()
 			for _, m := range all {
 				id, generation := m.cl.GroupMetadata()
-				if before, ok := not[id]; id == "" || ok && before >= generation {
+				if before, ok := not[id]; id == "" || generation < 1 || generation != first || ok && before >= generation {
 					return false
 				}
 				seen[id] = generation
@@ -157,6 +166,7 @@ func coordinatorKilled(t *testing.T, mode string) {
 	if mode == "resume" {
 		for _, m := range all {
 			id, generation := m.cl.GroupMetadata()
+			require.Contains(t, before, id, "members keep their ids")
 			require.Equal(t, before[id], generation, "the generation goes on")
 		}
 	}
