@@ -300,6 +300,20 @@ func (w *quorumWorld) controller(not ...*quorumNode) (lead *quorumNode) {
 	return lead
 }
 
+// create makes a topic through a broker, in fake time.
+func (n *quorumNode) create(name string, limit time.Duration) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	began := time.Now()
+	err := n.CreateTopics(ctx, []NewTopic{newTopic(name, 1)}, false)[0].Err
+	return time.Since(began), err
+}
+
+// other returns a broker that none of these is.
+func (w *quorumWorld) other(not ...*quorumNode) *quorumNode {
+	return w.nodes()[slices.IndexFunc(w.nodes(), func(n *quorumNode) bool { return !slices.Contains(not, n) })]
+}
+
 // await waits up to two minutes, in fake time.
 func (w *quorumWorld) await(what string, cond func() bool) {
 	w.t.Helper()

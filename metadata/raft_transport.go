@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// raftPool is how many connections to one server are kept, raftTimeout how long one message may take; that of a
-	// snapshot grows with its size.
+	// raftPool is how many connections to one server are kept, raftTimeout how long one message may take; a large one may take
+	// longer (patience), and so may a snapshot.
 	raftPool    = 3
 	raftTimeout = 3 * time.Second
 )
@@ -22,7 +22,7 @@ const (
 // their addresses changed while they were stopped. It may be nil. The Store closes the transport and with it the stream
 // layer.
 func NewTransport(stream raft.StreamLayer, addresses func(BrokerID, DirectoryID) string, logger *slog.Logger) raft.Transport {
-	cfg := &raft.NetworkTransportConfig{Stream: stream, MaxPool: raftPool, Timeout: raftTimeout, Logger: newRaftLogger(logger)}
+	cfg := &raft.NetworkTransportConfig{Stream: patientStream{stream}, MaxPool: raftPool, Timeout: raftTimeout, Logger: newRaftLogger(logger)}
 	if addresses != nil {
 		cfg.ServerAddressProvider = addressBook(addresses)
 	}

@@ -147,7 +147,7 @@ func Open(cfg Config) (_ *Store, err error) {
 		inner = newLoopback(raft.ServerAddress("local"))
 	}
 	s.elect = newElecting(inner)
-	announcer := newAnnouncer(s.elect)
+	announcer := newAnnouncer(cutting{s.elect})
 	awaiting := newAwaiting(announcer, s.stop)
 	s.transport = awaiting
 	opened = append(opened, s.elect)

@@ -166,7 +166,7 @@ func (c *Config) raftConfig() *raft.Config {
 	// Followers hear that an entry is committed from the announcer; those that it does not reach, with Raft's next message,
 	// which comes after this time when nothing more is proposed. With Raft's own 50 ms, it is half of what Raft does at rest.
 	rc.CommitTimeout = cmp.Or(c.commitTimeout, 250*time.Millisecond)
-	rc.MaxAppendEntries = 1024
+	rc.MaxAppendEntries = messageEntries
 	rc.SnapshotThreshold = c.SnapshotEntries
 	rc.SnapshotInterval = c.SnapshotInterval
 	rc.TrailingLogs = c.TrailingEntries
