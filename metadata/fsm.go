@@ -208,6 +208,10 @@ func (f *fsm) pacer(parts int) *Pacer {
 
 // Restore replaces the state by a snapshot's. The new state is built and checked aside; after the swap nothing can fail
 // (M5). A snapshot that only a newer version can read stops the broker, like such an entry (M2).
+//
+// One that ends before the present state is refused (I13). A leader sends none to a follower that is further; but one that it has
+// given up, and sent anew, may lie in the socket of a process that stood still, and be read after the other and what
+// followed it. Raft, which does not look, would go back, and tell everybody of an older state.
 func (f *fsm) Restore(r io.ReadCloser) error {
 	defer r.Close()
 	if f.failed != nil {
@@ -221,6 +225,9 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	if err != nil {
 		return err
 	}
+	if index < f.index {
+		return fmt.Errorf("%w: it ends at entry %d, entry %d is applied", errOlderSnapshot, index, f.index)
+	}
 	f.st, f.index = st, index
 	f.published(st, index)
 	if f.restored != nil {
@@ -228,6 +235,9 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	}
 	return nil
 }
+
+// errOlderSnapshot refuses a snapshot that would take the state back. Raft stays as it was.
+var errOlderSnapshot = errors.New("an older snapshot than the present state")
 
 type fsmSnapshot struct {
 	st        *state

@@ -13,6 +13,7 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
@@ -508,4 +509,66 @@ func TestSnapshotOfImpossibleState(t *testing.T) {
 		_, _, err := readSnapshot(bytes.NewReader(framed(t, records...)))
 		require.ErrorContains(t, err, want)
 	}
+}
+
+// I13: a snapshot that ends before the present state is refused, and changes nothing; the same one again is taken.
+func TestOlderSnapshotIsRefused(t *testing.T) {
+	f := newTestFSM(t)
+	take := func() io.ReadCloser {
+		var b bytes.Buffer
+		require.NoError(t, writeSnapshot(&b, f.st, f.index))
+		return io.NopCloser(&b)
+	}
+	_, err := f.do(&initCluster{clusterID: "c", featureLevel: MaxFeatureLevel})
+	require.NoError(t, err)
+	older := take()
+	_, err = f.do(&allocateProducerIDs{expectedNext: f.st.nextProducerID, count: 1000})
+	require.NoError(t, err)
+	before, images := f.st, len(f.images)
+	require.ErrorIs(t, f.Restore(older), errOlderSnapshot)
+	require.Same(t, before, f.st)
+	require.Len(t, f.images, images, "nobody is told of an older state")
+	require.Empty(t, f.failures)
+	same := take()
+	require.NoError(t, f.Restore(same))
+	require.Equal(t, before.nextProducerID, f.st.nextProducerID)
+}
+
+// I13: a snapshot that a leader has given up, sent anew, and that is read after all by a follower which stood still, does not take
+// the follower's state back, and the follower goes on.
+func TestLateSnapshot(t *testing.T) {
+	inQuorumWorld(t, 3, func(t *testing.T, w *quorumWorld) {
+		for id := range BrokerID(3) {
+			w.join(id + 1)
+		}
+		w.voting(1, 2, 3)
+		lead := w.controller()
+		follower := w.other(lead)
+		at, servers, err := lead.configuration()
+		require.NoError(t, err)
+		im := lead.Image()
+		var old bytes.Buffer
+		require.NoError(t, writeSnapshot(&old, im.st, im.Version()))
+		var entry raft.Log
+		require.NoError(t, lead.logs.GetLog(im.Version(), &entry))
+		_, err = lead.create("later", time.Minute)
+		require.NoError(t, err)
+		w.await("the follower has it", func() bool { return follower.Image().Topic("later") != nil })
+
+		watched, version := follower.Watch(), follower.Image().Version()
+		defer watched.Close()
+		request := &raft.InstallSnapshotRequest{
+			RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(lead.server().raft()), Addr: []byte(lead.address)}, SnapshotVersion: raft.SnapshotVersionMax,
+			Term: lead.raft.CurrentTerm(), LastLogIndex: entry.Index, LastLogTerm: entry.Term, Size: int64(old.Len()),
+			Configuration: raft.EncodeConfiguration(raft.Configuration{Servers: servers}), ConfigurationIndex: at,
+		}
+		var answer raft.InstallSnapshotResponse
+		err = lead.trans.InstallSnapshot(follower.server().raft(), raft.ServerAddress(follower.address), request, &answer, &old)
+		require.True(t, err != nil || !answer.Success)
+		require.GreaterOrEqual(t, follower.Image().Version(), version)
+		require.NotNil(t, follower.Image().Topic("later"))
+		_, err = follower.create("last", time.Minute)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, follower.Image().Version(), version)
+	})
 }
