@@ -125,8 +125,14 @@ func (s *Store) barrier(_ context.Context, _ none) (version uint64, err error) {
 		return 0, err
 	}
 	// What is committed need not be applied here, but may be on another broker.
+	return s.versionAt(committed)
+}
+
+// versionAt returns the version of the Image that has all entries up to an index: that of the last one with commands. Raft's applied
+// index says less: it counts what the goroutine that applies entries has been handed.
+func (s *Store) versionAt(index uint64) (version uint64, err error) {
 	applied := s.Image().Version()
-	for i := committed; i > applied; i-- {
+	for i := index; i > applied; i-- {
 		var entry raft.Log
 		switch err := s.logs.GetLog(i, &entry); {
 		case errors.Is(err, raft.ErrLogNotFound):

@@ -183,14 +183,22 @@ func (s *Store) checkCluster() error {
 	}
 }
 
+// hasApplied reports whether the Image has all entries up to a committed one. Raft's applied index is not enough.
+func (s *Store) hasApplied(index uint64) bool {
+	if s.raft.AppliedIndex() < index {
+		return false
+	}
+	version, err := s.versionAt(index)
+	return err == nil && version <= s.Image().Version()
+}
+
 // caughtUp reports whether a follower has applied all it knows to be committed, and the cluster has its id.
 func (s *Store) caughtUp() bool {
 	_, leader := s.raft.LeaderWithID()
 	if leader == "" || s.raft.State() != raft.Follower || s.Image().ClusterID() == "" {
 		return false
 	}
-	commit := s.raft.CommitIndex()
-	if commit == 0 || s.raft.AppliedIndex() < commit {
+	if commit := s.raft.CommitIndex(); commit == 0 || !s.hasApplied(commit) {
 		return false
 	}
 	if err := s.checkCluster(); err != nil {
