@@ -53,7 +53,7 @@ func (h *Handlers) writeTxnMarkers(c *call, req *kmsg.WriteTxnMarkersRequest) {
 	m := &markerCall{codes: make([]int16, n)}
 	m.pending.Store(int32(n) + 1)
 	m.answer = answerTransaction(h, c, func(c *call, codes []int16) kmsg.Response { return markersAnswer(c, req, codes) })
-	at := 0
+	at, written, told := 0, 0, 0
 	for i := range req.Markers {
 		marker := &req.Markers[i]
 		for j := range marker.Topics {
@@ -70,8 +70,12 @@ func (h *Handlers) writeTxnMarkers(c *call, req *kmsg.WriteTxnMarkersRequest) {
 				if err != nil {
 					m.Appended(at, replication.AppendResult{Err: err})
 				} else {
-					h.logger.Warn("transaction marker written by request", "topic", topic.Topic, "partition", p, "producerId", marker.ProducerID,
-						"producerEpoch", marker.ProducerEpoch, "commit", marker.Committed, "client", c.req.ClientID, "address", address)
+					// A request has as many markers as its size allows.
+					if written++; h.markerNoise.Allow() {
+						h.logger.Warn("transaction marker written by request", "topic", topic.Topic, "partition", p, "producerId", marker.ProducerID,
+							"producerEpoch", marker.ProducerEpoch, "commit", marker.Committed, "client", c.req.ClientID, "address", address)
+						told++
+					}
 					part.AppendMarker(replication.MarkerRequest{
 						ProducerID: marker.ProducerID, ProducerEpoch: marker.ProducerEpoch, Commit: marker.Committed, CoordinatorEpoch: marker.CoordinatorEpoch,
 						TransactionVersion: marker.TransactionVersion, CurrentLeaderEpoch: -1, Timeout: markerTimeout, Waiter: m, Index: at,
@@ -80,6 +84,9 @@ func (h *Handlers) writeTxnMarkers(c *call, req *kmsg.WriteTxnMarkersRequest) {
 				at++
 			}
 		}
+	}
+	if told < written && h.noise.Allow() {
+		h.logger.Warn("transaction markers written by request, of which not all are logged", "markers", written, "client", c.req.ClientID, "address", address)
 	}
 	m.complete()
 }

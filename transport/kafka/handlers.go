@@ -86,11 +86,13 @@ type Handlers struct {
 	metrics  *metrics
 	decoding *semaphore.Weighted
 	noise    *rate.Limiter // of log lines that any client can cause
-	sessions *sessionCache
-	settings brokerSettings
-	creator  topicCreator
-	readers  fetchReaders
-	parked   parkedFetches
+	// markerNoise is that of markers, which noise of other kinds must not hide.
+	markerNoise *rate.Limiter
+	sessions    *sessionCache
+	settings    brokerSettings
+	creator     topicCreator
+	readers     fetchReaders
+	parked      parkedFetches
 
 	groupCalls groupCalls
 
@@ -116,7 +118,7 @@ func New(cfg Config) (*Handlers, error) {
 	h := &Handlers{cfg: cfg, logger: cfg.Logger, apis: table()}
 	h.byKey = index(h.apis)
 	h.versions = newAPIVersionsAnswers(h.apis)
-	h.noise = rate.NewLimiter(10, 50)
+	h.noise, h.markerNoise = rate.NewLimiter(10, 50), rate.NewLimiter(10, 50)
 	h.decoding = semaphore.NewWeighted(cfg.DecodeBudgetBytes)
 	h.settings.init(cfg)
 	h.sessions = newSessionCache(h.settings.sessionSlots(), sessionPartitions, time.Now)

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -200,4 +201,16 @@ func TestTransactionTools(t *testing.T) {
 	got := c.readCommitted(topic, 0)
 	require.Len(t, got.AbortedTransactions, 1)
 	require.Equal(t, got.HighWatermark, got.LastStableOffset)
+
+	// A request with very many markers does not fill the disk with log lines.
+	req := kmsg.NewPtrWriteTxnMarkersRequest()
+	req.Version = 1
+	m, mt := kmsg.NewWriteTxnMarkersRequestMarker(), kmsg.NewWriteTxnMarkersRequestMarkerTopic()
+	m.ProducerID, m.ProducerEpoch, m.CoordinatorEpoch = p.pid, p.epoch, 4
+	mt.Topic, mt.Partitions = topic.Name, make([]int32, 500)
+	m.Topics = append(m.Topics, mt)
+	req.Markers = append(req.Markers, m)
+	ask[*kmsg.WriteTxnMarkersResponse](c, req)
+	require.Less(t, strings.Count(b.logs.String(), "transaction marker written by request"), 300)
+	require.Contains(t, b.logs.String(), "of which not all are logged\" markers=500")
 }
