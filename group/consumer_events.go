@@ -31,6 +31,8 @@ func (c *Core) enqueue(now Time, ev Event) {
 func (c *Core) consumerEnter(now Time, ev *ConsumerHeartbeat) {
 	switch {
 	case ev.Epoch != 0 && c.record == nil, ev.Epoch != 0 && c.record.Type != metadata.ConsumerGroup:
+		// Also who was a member until the group became a classic one: Apache Kafka 4.4 answers the same (69), whatever the member
+		// was, and its client ends with it. To join again it must begin with epoch 0, which may turn the group back.
 		c.refuse(ev, ErrGroupNotFound)
 		return
 	case c.members() > 0:

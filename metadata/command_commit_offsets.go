@@ -198,9 +198,13 @@ func (g *Group) mayCommit(c *OffsetCommit) error {
 	}
 	switch {
 	case c.Generation == m.MemberEpoch:
+		// Any partition, its own or not, in both protocols: Apache Kafka 4.4 asks no more of the present epoch either. A member of
+		// the classic protocol commits what it was assigned by this epoch's SyncGroup, or what its program says.
 		return nil
 	case len(m.Protocols) > 0:
-		return ErrIllegalGeneration // it speaks the classic protocol and knows no epochs
+		// It speaks the classic protocol. Kafka 4.4 lets it commit in an older generation what it has held since, as members of the
+		// other protocol below; here it is what it would be in a classic group, and joins again.
+		return ErrIllegalGeneration
 	case c.Generation > m.MemberEpoch || c.Generation < 0:
 		return ErrStaleMemberEpoch
 	}
