@@ -98,7 +98,10 @@ func (b *Broker) start(ctx context.Context, steps []step) (started []step, err e
 			break
 		}
 		b.enter(s.phase)
-		if err := s.start(ctx); err != nil {
+		if err := b.startStep(ctx, s); err != nil {
+			if errors.Is(err, errStartHangs) {
+				return started, errors.Join(b.failure(), err)
+			}
 			if ctx.Err() != nil && b.failure() == nil {
 				// What the call that was cut off says, such as that another broker can't be reached, is not the reason.
 				b.logger.Info("stopped while starting", "phase", s.phase, "error", err)
@@ -109,6 +112,28 @@ func (b *Broker) start(ctx context.Context, steps []step) (started []step, err e
 		started = append(started, s)
 	}
 	return started, nil
+}
+
+// errStartHangs is the error of a step that did not end when it was told to.
+var errStartHangs = errors.New("it hangs")
+
+// startStep starts a step. It waits for good only while nobody asks for a stop: what a step does with a disk that hangs can't be
+// cut off, and who can't be stopped is killed (see stop). The step is left to itself then, for the moment the process has left.
+func (b *Broker) startStep(ctx context.Context, s step) error {
+	done := make(chan error, 1)
+	go func() { done <- s.start(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	limit := b.cfg.StopTimeout + closeGrace
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(limit):
+		return fmt.Errorf("told to stop %s ago while %s: %w", limit, s.phase, errStartHangs)
+	}
 }
 
 // stop stops the started steps in reverse. After a failure it does not wait long: the disk may be gone. Nor does it ever wait

@@ -36,6 +36,26 @@ func TestStopIsBounded(t *testing.T) {
 	}
 }
 
+// A part that never starts, as on a disk that hangs, does not keep the process from ending when it is told to.
+func TestStopOfAStartThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &Broker{cfg: Config{StopTimeout: 30 * time.Second}, logger: slog.New(slog.DiscardHandler)}
+		release := make(chan struct{})
+		defer close(release)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Hour, cancel)
+		began := time.Now()
+		started, err := b.start(ctx, []step{
+			{"opening the first", func(context.Context) error { return nil }, nil},
+			{"opening what hangs", func(context.Context) error { <-release; return nil }, nil},
+			{"serving", func(context.Context) error { panic("behind what did not start") }, nil},
+		})
+		require.Len(t, started, 1, "what is to be stopped")
+		require.ErrorContains(t, err, "while opening what hangs")
+		require.Equal(t, time.Hour+b.cfg.StopTimeout+closeGrace, time.Since(began), "it waits for as long as nobody minds")
+	})
+}
+
 // Who is told to stop while it starts has not failed, whatever the call says that this cuts off; who fails has.
 func TestStopWhileStarting(t *testing.T) {
 	for name, asked := range map[string]bool{"told to stop": true, "failed": false} {
