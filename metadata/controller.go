@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-
-	"github.com/hashicorp/raft"
 )
 
 // maxAttempts bounds how often an operation is decided anew because another change came between its decision and its
@@ -25,6 +23,9 @@ func (s *Store) controller() (*lead, error) {
 	case <-s.stop:
 		return nil, ErrClosed
 	default:
+	}
+	if err := s.diskError(); err != nil {
+		return nil, err
 	}
 	e := &Error{Kind: ErrNotController, What: "this broker is not the controller"}
 	if id := s.Image().ControllerID(); id != NoBroker && id != s.cfg.NodeID {
@@ -92,12 +93,24 @@ func (s *Store) carryOut(ctx context.Context, plans []plan) {
 	}
 }
 
+// maxProofs bounds how many ask at once whether this broker leads. Raft takes 64 such questions before it has looked at
+// one, and blocks who asks the next.
+const maxProofs = 32
+
 // proveLead asks a majority of the voters whether this broker still leads the term in which it is the controller. What its
 // Image held before the call is then the newest that anybody had been told. It asks twice: raft counts any answer that comes
-// in after the question, and one to a heartbeat from before, which waited in the socket of a paused process, proves nothing.
+// in after the question, and one to a heartbeat from before, which waited in the socket of a paused process, proves nothing. It
+// waits no longer than the lead lasts: raft drops the question of one that asks while it shuts down, and answers none while its
+// disk hangs.
 func (s *Store) proveLead(l *lead) error {
+	select {
+	case s.proofs <- struct{}{}:
+		defer func() { <-s.proofs }()
+	case <-l.gone:
+		return ErrNotController
+	}
 	for range 2 {
-		if err := s.verifyLeader().Error(); err != nil {
+		if err := endingWith(s.raft.VerifyLeader(), l.gone).Error(); err != nil {
 			return fmt.Errorf("%w: %w", ErrNotController, err)
 		}
 	}
@@ -106,10 +119,6 @@ func (s *Store) proveLead(l *lead) error {
 	}
 	return nil
 }
-
-// verifyLeader is raft's VerifyLeader, whose answer also comes when the Store is closed: raft drops the question of one that
-// asks while it shuts down.
-func (s *Store) verifyLeader() raft.Future { return endingWith(s.raft.VerifyLeader(), s.stop) }
 
 func overtaken(attempts int) error {
 	return &Error{

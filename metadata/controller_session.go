@@ -46,6 +46,9 @@ func (s *Store) alive(ctx context.Context, b *Broker) bool {
 // Errors: ErrStaleBrokerEpoch when another registration has taken the broker's place, ErrUnknownBroker, and those of every
 // operation (see CreateTopics).
 func (s *Store) Heartbeat(ctx context.Context, h Heartbeat) (HeartbeatReply, error) {
+	if err := s.diskError(); err != nil {
+		return HeartbeatReply{}, err // what it can't write it can't apply: others must take its place
+	}
 	return call(ctx, s, &opHeartbeat, h)
 }
 

@@ -74,6 +74,9 @@
 //     is remembered for the retention time of offsets.
 //   - The log reaches back to the older of the two snapshots that are kept. A start that would lose entries is refused,
 //     never taken for an empty directory (M6). A snapshot that a leader sent takes the place of a log that ended before it.
+//   - A broker whose disk hangs is no controller and keeps none: nothing waits for it for longer than a few seconds but what
+//     its own Raft is at (raft_disk.go).
+//   - The Image never goes back, whatever snapshot Raft is sent (I13).
 //   - What Raft reads back has a checksum: entries (package raftlog), terms and what it notes beside a snapshot (raft_sums.go);
 //     the pages of raft.db are walked before bbolt maps them (raft_pages.go). All of it is read once, before Raft starts (I14, I19).
 //

@@ -16,6 +16,17 @@ type lead struct {
 	term uint64
 	// sessions begin anew with each lead.
 	sessions *sessions
+	// gone is closed when the lead is over.
+	gone chan struct{}
+}
+
+// dropLead ends the present lead and reports whether there was one. It does not wait for Raft.
+func (s *Store) dropLead() bool {
+	l := s.lead.Swap(nil)
+	if l != nil {
+		close(l.gone)
+	}
+	return l != nil
 }
 
 // ballastPoll is how often a Store whose disk was full looks whether there is space again.
@@ -61,6 +72,10 @@ func (s *Store) followLeadership() {
 			catchUp.Stop()
 			ready = nil
 			s.takeBallast() // only now: it must not hold up the start
+		case <-s.diskKick:
+			if s.disk.hungFor() == 0 && s.lead.Load() == nil && s.raft.State() == raft.Leader {
+				s.takeLead() // nobody took over meanwhile, and Raft says nothing of what it did not notice
+			}
 		case <-space.C:
 			s.takeBallast()
 		case <-s.stop:
@@ -101,6 +116,9 @@ func (s *Store) room() error {
 func (s *Store) noteLeader() {
 	_, id := s.raft.LeaderWithID()
 	b := brokerOf(id)
+	if b == s.cfg.NodeID && s.disk.hangs.Load() {
+		b = NoBroker // who is silent leads nobody
+	}
 	if b != NoBroker && b != s.cfg.NodeID {
 		s.former = b
 	}
@@ -135,7 +153,12 @@ func (s *Store) takeLead() {
 	s.lead.Store(&lead{
 		term:     term,
 		sessions: newSessions(s.cfg.SessionTimeout, s.cfg.HeartbeatInterval, s.Image().Brokers(), time.Now()),
+		gone:     make(chan struct{}),
 	})
+	if s.over() || s.disk.hangs.Load() { // since the barrier
+		s.dropLead()
+		return
+	}
 	s.noteLeader()
 	s.logger.Info("this broker is the controller", "term", term, "version", s.Image().Version())
 	s.setReady(nil)
@@ -143,7 +166,7 @@ func (s *Store) takeLead() {
 }
 
 func (s *Store) loseLead() {
-	if s.lead.Swap(nil) != nil {
+	if s.dropLead() {
 		s.quorumKick()
 		s.logger.Info("this broker is no longer the controller")
 	}

@@ -32,6 +32,8 @@ type QuorumMember struct {
 	LastContact time.Duration `json:"last_contact_ns"`
 	// LogIndex is the last entry in its log, 0 when that is not known.
 	LogIndex uint64 `json:"log_index"`
+	// DiskHang is for how long the server's disk has not come back with a write, 0 when it does or nothing is known.
+	DiskHang time.Duration `json:"disk_hang_ns,omitempty"`
 	// Healthy says that it is a live broker, in contact and close to the end of the log.
 	Healthy bool `json:"healthy"`
 }
@@ -87,7 +89,7 @@ func (s *Store) Quorum() QuorumStatus {
 		AppliedIndex: s.raft.AppliedIndex(),
 	}
 	self := serverID(s.cfg.NodeID, s.cfg.DirectoryID)
-	health := s.pilot.health()
+	health, hangs := s.pilot.health()
 	im := s.Image()
 	for _, server := range s.servers() {
 		m := QuorumMember{Server: serverOf(server), Voter: server.Suffrage == raft.Voter, LastContact: -1}
@@ -104,6 +106,14 @@ func (s *Store) Quorum() QuorumStatus {
 			if b := im.Broker(m.ID); b != nil && b.Fenced {
 				m.Healthy = false
 			}
+		}
+		if server.ID == self {
+			m.DiskHang = s.DiskHang()
+		} else {
+			m.DiskHang = hangs[server.ID]
+		}
+		if m.DiskHang > 0 {
+			m.Healthy = false
 		}
 		if m.Voter {
 			q.Voters = append(q.Voters, m)
@@ -450,6 +460,8 @@ type ServerStats struct {
 	LastContact time.Duration `json:"last_contact_ns"` // since it heard from the leader; -1 never
 	LastTerm    uint64        `json:"last_term"`
 	LastIndex   uint64        `json:"last_index"`
+	// DiskHang is Store.DiskHang of that broker.
+	DiskHang time.Duration `json:"disk_hang_ns,omitempty"`
 }
 
 // StatsMethod is a method of ServeForward that every broker answers, with its ServerStats as JSON, not only the
@@ -464,5 +476,6 @@ func (s *Store) Stats() ServerStats {
 		LastContact: s.lastContact(),
 		LastTerm:    term,
 		LastIndex:   s.raft.LastIndex(),
+		DiskHang:    s.DiskHang(),
 	}
 }

@@ -44,6 +44,8 @@ type pilot struct {
 		sync.Mutex
 		servers map[raft.ServerID]serverHealth // while this broker is the controller
 		answers pilotAnswers                   // the last that all servers gave
+		// hangs are the servers whose disks hang, by what they said last.
+		hangs map[raft.ServerID]time.Duration
 	}
 }
 
@@ -84,14 +86,15 @@ func (p *pilot) stop() {
 	<-p.auto.Stop()
 	p.running = false
 	p.mu.Lock()
-	p.mu.servers, p.mu.answers = nil, pilotAnswers{}
+	p.mu.servers, p.mu.answers, p.mu.hangs = nil, pilotAnswers{}, nil
 	p.mu.Unlock()
 }
 
-func (p *pilot) health() map[raft.ServerID]serverHealth {
+// health returns what autopilot found out, and for how long the disks of servers have hung. Nobody changes either.
+func (p *pilot) health() (map[raft.ServerID]serverHealth, map[raft.ServerID]time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.mu.servers
+	return p.mu.servers, p.mu.hangs
 }
 
 // AutopilotConfig is what counts as keeping up.
@@ -171,8 +174,11 @@ func (refusedChange) Index() uint64 { return 0 }
 // that one has kept up.
 func (p *pilot) remembered(servers map[raft.ServerID]*autopilot.Server, own ServerStats, now time.Time) map[raft.ServerID]*autopilot.ServerStats {
 	p.mu.Lock()
-	last := p.mu.answers
+	last, hangs := p.mu.answers, len(p.mu.hangs)
 	p.mu.Unlock()
+	if hangs > 0 {
+		return nil // for how long is to be known, and when it is over
+	}
 	if now.Sub(last.at) >= pilotRest || len(servers) != len(last.servers) || own.LastTerm != last.own.LastTerm || own.LastIndex-last.own.LastIndex > pilotEntries {
 		return nil
 	}
@@ -200,10 +206,14 @@ func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]
 	}
 	var mu sync.Mutex
 	out := make(map[raft.ServerID]*autopilot.ServerStats, len(servers))
+	hangs := map[raft.ServerID]time.Duration{}
 	set := func(id raft.ServerID, stats ServerStats) {
 		mu.Lock()
 		defer mu.Unlock()
 		out[id] = &autopilot.ServerStats{LastContact: stats.LastContact, LastTerm: stats.LastTerm, LastIndex: stats.LastIndex}
+		if stats.DiskHang > 0 {
+			hangs[id] = stats.DiskHang
+		}
 	}
 	var asking sync.WaitGroup
 	for id, server := range servers {
@@ -227,6 +237,7 @@ func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]
 	}
 	p.mu.Lock()
 	p.mu.answers = answers
+	p.mu.hangs = hangs
 	p.mu.Unlock()
 	return out
 }

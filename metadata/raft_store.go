@@ -32,6 +32,8 @@ type guard struct {
 	failure func(error) // called once
 	ballast *ballast
 	noSpace func() // called when the ballast had to go
+	disk    *diskWatch
+	hold    func() // of tests: called before each write that Raft waits for; nil = none
 
 	mu struct {
 		sync.Mutex
@@ -47,6 +49,16 @@ func (g *guard) writable() error {
 		return fmt.Errorf("%w: %w", ErrFailed, g.mu.err)
 	}
 	return nil
+}
+
+// watched is write for what Raft waits for, so that nothing goes on while it does not come back.
+func (g *guard) watched(do func() error) error {
+	g.disk.begin()
+	defer g.disk.end()
+	if g.hold != nil {
+		g.hold()
+	}
+	return g.write(do)
 }
 
 // write runs a write, and once more if it was refused for lack of space and dropping the ballast may have made some.
@@ -104,7 +116,7 @@ func (s *logStore) StoreLogs(entries []*raft.Log) error {
 	if err := s.guard.writable(); err != nil {
 		return err
 	}
-	err := s.guard.write(func() error { return s.next.StoreLogs(entries) })
+	err := s.guard.watched(func() error { return s.next.StoreLogs(entries) })
 	return s.guard.check(err, "write raft entries %d to %d", entries[0].Index, entries[len(entries)-1].Index)
 }
 
@@ -135,7 +147,7 @@ func (s *stableStore) Set(key, val []byte) error {
 	if err := s.guard.writable(); err != nil {
 		return err
 	}
-	err := s.guard.write(func() error { return s.next.Set(key, val) })
+	err := s.guard.watched(func() error { return s.next.Set(key, val) })
 	return s.guard.check(err, "write raft state %s", key)
 }
 
@@ -143,7 +155,7 @@ func (s *stableStore) SetUint64(key []byte, val uint64) error {
 	if err := s.guard.writable(); err != nil {
 		return err
 	}
-	err := s.guard.write(func() error { return s.next.SetUint64(key, val) })
+	err := s.guard.watched(func() error { return s.next.SetUint64(key, val) })
 	return s.guard.check(err, "write raft state %s", key)
 }
 

@@ -83,7 +83,7 @@ func TestFailedLogWriteStops(t *testing.T) {
 func TestGuardedStores(t *testing.T) {
 	for _, op := range []string{"store", "get", "delete"} {
 		var failures []error
-		g := &guard{failure: func(err error) { failures = append(failures, err) }, ballast: newBallast(t.TempDir(), 0)}
+		g := &guard{failure: func(err error) { failures = append(failures, err) }, ballast: newBallast(t.TempDir(), 0), disk: &diskWatch{}}
 		mem := raft.NewInmemStore()
 		var fail error
 		logs := &logStore{
@@ -131,7 +131,7 @@ func TestLogReachesBackToOlderSnapshot(t *testing.T) {
 	mem := raft.NewInmemStore()
 	floor := uint64(0)
 	var floorErr error
-	logs := &logStore{next: mem, guard: &guard{failure: func(err error) { t.Error(err) }, ballast: newBallast(t.TempDir(), 0)}, floor: func() (uint64, error) { return floor, floorErr }}
+	logs := &logStore{next: mem, guard: &guard{failure: func(err error) { t.Error(err) }, ballast: newBallast(t.TempDir(), 0), disk: &diskWatch{}}, floor: func() (uint64, error) { return floor, floorErr }}
 	for i := range uint64(20) {
 		require.NoError(t, logs.StoreLog(&raft.Log{Index: i + 1}))
 	}

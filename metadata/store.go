@@ -36,10 +36,13 @@ type Store struct {
 	halt      atomic.Pointer[func() raft.Future]
 	transport raft.Transport
 	elect     *electing // around the transport
+	disk      *diskWatch
+	diskKick  chan struct{} // wakes followLeadership when the disk hangs or has come back
 	pilot     *pilot
 	changing  sync.Mutex    // held while the Raft configuration is changed
 	moving    atomic.Bool   // leaderships are being handed over to preferred leaders
 	kick      chan struct{} // wakes keepQuorum
+	proofs    chan struct{} // a token for each proveLead under way
 	proposer  *proposer
 	chaining  sync.Mutex // held while the parts of a large command are queued
 	outbox    *outbox
@@ -120,6 +123,7 @@ func Open(cfg Config) (_ *Store, err error) {
 		ballast: newBallast(cfg.Dir, cfg.BallastBytes),
 		stop:    make(chan struct{}),
 		kick:    make(chan struct{}, 1),
+		proofs:  make(chan struct{}, maxProofs),
 	}
 	s.lifetime, s.end = context.WithCancel(context.Background())
 	s.former = NoBroker
@@ -147,7 +151,8 @@ func Open(cfg Config) (_ *Store, err error) {
 		inner = newLoopback(raft.ServerAddress("local"))
 	}
 	s.elect = newElecting(inner)
-	announcer := newAnnouncer(cutting{s.elect})
+	s.disk, s.diskKick = &diskWatch{changed: s.diskChanged}, make(chan struct{}, 1)
+	announcer := newAnnouncer(&silenced{cutting{s.elect}, s.disk})
 	awaiting := newAwaiting(announcer, s.stop)
 	s.transport = awaiting
 	opened = append(opened, s.elect)
@@ -252,7 +257,7 @@ func openSnapshots(dir string, logger *slog.Logger) (raft.SnapshotStore, error) 
 
 // guardedStores stacks what Raft writes to: cache, guard, file.
 func (s *Store) guardedStores(snaps raft.SnapshotStore) (raft.LogStore, raft.StableStore) {
-	g := &guard{failure: s.fail, ballast: s.ballast, noSpace: s.noSpace}
+	g := &guard{failure: s.fail, ballast: s.ballast, noSpace: s.noSpace, disk: s.disk, hold: s.cfg.holdWrites}
 	var file raft.LogStore = s.entries
 	if s.cfg.wrapLogs != nil {
 		file = s.cfg.wrapLogs(file)
@@ -402,8 +407,8 @@ func (s *Store) Elect() { s.elect.now() }
 // than once.
 func (s *Store) Close() error {
 	s.closing.Do(func() {
-		s.lead.Store(nil)
 		close(s.stop)
+		s.dropLead()
 		s.end()
 		close(s.proposer.stop)
 		halted := (*s.halt.Load())()
@@ -451,9 +456,9 @@ func (s *Store) setReady(err error) {
 // and not only with the process: it would go on with elections, and panic when it can't write its term.
 func (s *Store) fail(err error) {
 	s.failed.Do(func() {
-		s.lead.Store(nil)
 		s.failed.err = err
 		close(s.failed.c)
+		s.dropLead()
 		if halt := s.halt.Load(); halt != nil {
 			(*halt)()
 		}

@@ -107,6 +107,8 @@ type Config struct {
 
 	// wrapLogs lets tests put a failing log under the guard.
 	wrapLogs func(raft.LogStore) raft.LogStore
+	// holdWrites lets tests hang the disk: it is called before each write of Raft's log, term and vote.
+	holdWrites func()
 	// segmentBytes lets tests have small segments; 0 = raftlog.DefaultSegmentBytes. moveStep is called before each step of moving an
 	// earlier version's entries.
 	segmentBytes int

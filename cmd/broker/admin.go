@@ -86,6 +86,9 @@ func (q quorum) Quorum(ctx context.Context) (console.QuorumStatus, error) {
 		if m.LastContact >= 0 {
 			server.LastContactMS = m.LastContact.Milliseconds()
 		}
+		if m.DiskHang > 0 {
+			server.DiskHangMS = max(m.DiskHang.Milliseconds(), 1)
+		}
 		if m.LogIndex > 0 {
 			server.LastIndex = int64(m.LogIndex)
 			server.Lag = max(int64(s.LastIndex)-int64(m.LogIndex), 0)

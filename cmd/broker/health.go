@@ -1,6 +1,9 @@
 package broker
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // live says why the process should be restarted: a log directory that failed. It is empty during recovery.
 func (b *Broker) live() []string {
@@ -19,6 +22,9 @@ func (b *Broker) readiness() []string {
 	}
 	if me := b.store.Image().Broker(b.nodeID); me == nil || me.Fenced {
 		reasons = append(reasons, fmt.Sprintf("broker %d is fenced", b.nodeID))
+	}
+	if hung := b.store.DiskHang(); hung > 0 {
+		reasons = append(reasons, fmt.Sprintf("the disk of the metadata log has not come back with a write for %v", hung.Round(time.Second)))
 	}
 	return reasons
 }

@@ -151,6 +151,9 @@ func (e *env) emitQuorum(q *console.QuorumStatus) error {
 		if s.Leader {
 			state = "leader"
 		}
+		if s.DiskHangMS > 0 {
+			state += ", disk hangs for " + (time.Duration(s.DiskHangMS) * time.Millisecond).Round(time.Second).String()
+		}
 		contact := any(nil)
 		if s.LastContactMS >= 0 {
 			contact = (time.Duration(s.LastContactMS) * time.Millisecond).String()

@@ -122,6 +122,7 @@ type QuorumServer struct {
 	LastContactMS int64 `json:"last_contact_ms" doc:"how long ago the leader heard of it; -1 is unknown"`
 	LastIndex     int64 `json:"last_index" doc:"up to where its log is known to reach; -1 is unknown"`
 	Lag           int64 `json:"lag" doc:"entries behind the leader; -1 is unknown"`
+	DiskHangMS    int64 `json:"disk_hang_ms" doc:"for how long its disk has not come back with a write; 0 when it does, or is unknown"`
 }
 
 // majority is how many voters must be there for anything to be committed.
