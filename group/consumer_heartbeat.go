@@ -64,6 +64,34 @@ func (c *Core) consumerBeat(now Time, ev *ConsumerHeartbeat) ConsumerHeartbeatRe
 	return result
 }
 
+// pulse answers a heartbeat of a member that has all it should have, in a group in which nothing happens. What it would take to
+// say anything else, also to members in one of the other states, is left to [Core.consumerBeat].
+func (c *Core) pulse(now Time, ev *ConsumerPulse) {
+	g, r := c.consumer, ev.Request
+	ev.Answered = false
+	if !c.loaded || c.change != nil || g == nil || g.touched || len(g.beats) > 0 || r.says() {
+		return
+	}
+	// The topics must be those that the targets were computed for.
+	if g.epoch != g.assignmentEpoch || g.resolved == nil || g.resolved.version != ev.Topics.Version() || g.resolved.hash != g.topicsHash {
+		return
+	}
+	m := g.members[r.Member]
+	if m == nil || m.classical() {
+		return
+	}
+	have := m.record
+	if have.State != memberStable || have.MemberEpoch != g.assignmentEpoch || have.MemberEpoch != r.Epoch || !samePartitions(have.Assigned, have.Target) ||
+		have.InstanceID != r.Instance || have.ClientID != r.ClientID || have.ClientHost != r.ClientHost {
+		return
+	}
+	g.learn(ev.Settings)
+	c.consumerHeard(now, m, Instant(ev.Settings.ConsumerSessionTimeout))
+	m.revokeBy = Never
+	ev.Answered = true
+	ev.Result = ConsumerHeartbeatResult{Member: have.ID, Epoch: have.MemberEpoch, HeartbeatInterval: ev.Settings.ConsumerHeartbeatInterval}
+}
+
 // checkWish finds an assignor that there is not, and an expression that is none.
 func (r *ConsumerHeartbeatRequest) checkWish(s *Settings) error {
 	if there := s.assignors(); r.HasAssignor && r.Assignor != "" && !slices.Contains(there, r.Assignor) {

@@ -91,3 +91,23 @@ type ConsumerHeartbeat struct {
 }
 
 func (*ConsumerHeartbeat) event() {}
+
+// ConsumerPulse is a ConsumerGroupHeartbeat that says nothing but that a member is there, in its epoch (see
+// [ConsumerHeartbeatRequest.says]). It is answered in the same step, in place, if that is all there is to say to it: no Action comes of
+// it, and nothing of it is kept. Otherwise the step does nothing, and the request has to come again as a ConsumerHeartbeat.
+type ConsumerPulse struct {
+	Request  *ConsumerHeartbeatRequest
+	Settings *Settings
+	Topics   Topics
+
+	// Answered says that Result is the answer.
+	Answered bool
+	Result   ConsumerHeartbeatResult
+}
+
+func (*ConsumerPulse) event() {}
+
+// says reports whether a request says more than that its member is there.
+func (r *ConsumerHeartbeatRequest) says() bool {
+	return r.Epoch <= 0 || r.Member == "" || r.RebalanceTimeout >= 0 || r.HasTopics || r.HasRegex || r.HasAssignor || r.HasOwned || r.Rack != ""
+}

@@ -61,6 +61,7 @@ type consumerBench struct {
 	settings Settings
 	record   *metadata.Group
 	revision uint64
+	pulses   int // heartbeats that were answered at once
 	changes  int
 	// hold keeps proposals back, refuse answers them with an error.
 	hold   bool
@@ -183,6 +184,17 @@ func (b *consumerBench) send(r ConsumerHeartbeatRequest) any {
 	r.Group = "g"
 	b.ids++
 	w := b.ids
+	// What answers a heartbeat at once must answer what the long way would, and do nothing else.
+	before := b.changes
+	pulse := &ConsumerPulse{Request: &r, Settings: &b.settings, Topics: &b.topics}
+	require.Empty(b.t, b.core.Step(b.now, pulse))
+	if pulse.Answered {
+		b.pulses++
+		defer func() {
+			require.Equal(b.t, b.got[w], pulse.Result)
+			require.Equal(b.t, before, b.changes)
+		}()
+	}
 	b.step(&ConsumerHeartbeat{ConsumerHeartbeatRequest: &r, Waiter: w, NewID: fmt.Sprint("id-", b.ids), Settings: &b.settings, Topics: &b.topics})
 	return w
 }
@@ -201,6 +213,39 @@ func plain(s []metadata.TopicPartitions) []metadata.TopicPartitions {
 		out = append(out, metadata.TopicPartitions{TopicID: tp.TopicID, Partitions: tp.Partitions})
 	}
 	return out
+}
+
+// A heartbeat that says nothing is answered at once while there is nothing to say to its member, and only then; it keeps the member's
+// session as any other.
+func TestConsumerPulse(t *testing.T) {
+	b := newConsumerBench(t)
+	require.NoError(t, b.beat(joinRequest("x", "a")).Err)
+	quick := func(id string, epoch int32) bool {
+		was := b.pulses
+		require.NoError(t, b.beat(ConsumerHeartbeatRequest{Member: id, Epoch: epoch, RebalanceTimeout: -1}).Err)
+		return b.pulses > was
+	}
+	require.True(t, quick("x", 1))
+	for range 5 {
+		b.now.At += Instant(b.settings.ConsumerSessionTimeout) - 1
+		b.step(&Tick{})
+		pulse := &ConsumerPulse{Request: &ConsumerHeartbeatRequest{Group: "g", Member: "x", Epoch: 1, RebalanceTimeout: -1}, Settings: &b.settings, Topics: &b.topics}
+		require.Empty(t, b.core.Step(b.now, pulse))
+		require.True(t, pulse.Answered, "its session is not over")
+	}
+	for _, r := range []ConsumerHeartbeatRequest{
+		{Member: "x", Epoch: 1, RebalanceTimeout: 0}, {Member: "x", Epoch: 1, RebalanceTimeout: -1, Rack: "r"}, {Member: "x", Epoch: 1, RebalanceTimeout: -1, HasOwned: true},
+		{Member: "x", Epoch: 1, RebalanceTimeout: -1, HasTopics: true}, {Member: "x", Epoch: 2, RebalanceTimeout: -1}, {Member: "z", Epoch: 1, RebalanceTimeout: -1},
+		{Member: "x", Epoch: 1, RebalanceTimeout: -1, Instance: "i"}, {Member: "x", Epoch: 1, RebalanceTimeout: -1, ClientHost: "/elsewhere"}, {Member: "x", Epoch: 0, RebalanceTimeout: -1},
+		{Member: "x", Epoch: -1, RebalanceTimeout: -1},
+	} {
+		pulse := &ConsumerPulse{Request: &r, Settings: &b.settings, Topics: &b.topics}
+		require.Empty(t, b.core.Step(b.now, pulse))
+		require.False(t, pulse.Answered, "%+v", r)
+	}
+	require.NoError(t, b.beat(joinRequest("y", "a")).Err)
+	require.False(t, quick("x", 1), "it has to give up a half")
+	require.False(t, quick("x", 1), "it has not said yet that it has")
 }
 
 // The whole way of KIP-848: one member has all, a second comes, the first gives up its half, the second gets it.

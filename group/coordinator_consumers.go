@@ -28,6 +28,31 @@ func (c *Coordinator) ConsumerHeartbeat(r ConsumerHeartbeatRequest, done func(Co
 	}
 }
 
+// ConsumerPulse is ConsumerHeartbeat for a request that only says that its member is there, answered at once: nearly all that a
+// coordinator at rest has to do. It reports false for any other request, and if there is more to say to the member; nothing has
+// happened then. Nothing of r is kept: its strings may be somebody's memory.
+func (c *Coordinator) ConsumerPulse(r ConsumerHeartbeatRequest) (result ConsumerHeartbeatResult, answered bool) {
+	if r.says() || !c.cfg.Leased() {
+		return result, false
+	}
+	e := c.lookup(r.Group, false)
+	if e == nil {
+		return result, false
+	}
+	ev := pulses.Get().(*ConsumerPulse)
+	*ev.Request, *ev.Settings, ev.Topics = r, c.cfg.Settings(), c.topics.at(c.cfg.Store.Image())
+	if _, ok := c.with(e, ev); ok {
+		result, answered = ev.Result, ev.Answered
+	}
+	*ev.Request, *ev.Settings = ConsumerHeartbeatRequest{}, Settings{}
+	*ev = ConsumerPulse{Request: ev.Request, Settings: ev.Settings}
+	pulses.Put(ev)
+	return result, answered
+}
+
+// pulses are events to be used again: cores do not keep them.
+var pulses = sync.Pool{New: func() any { return &ConsumerPulse{Request: new(ConsumerHeartbeatRequest), Settings: new(Settings)} }}
+
 // check finds requests that contradict themselves.
 func (r *ConsumerHeartbeatRequest) check() error {
 	bad := func(what string) error { return fmt.Errorf("%w: %s", ErrInvalidRequest, what) }

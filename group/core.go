@@ -61,6 +61,8 @@ func (c *Core) AppendStep(acts []Action, now Time, ev Event) []Action {
 		c.consumerExtend(ev.By)
 	case *Heartbeat, *Commit, *CommitTransaction:
 		c.handle(now, ev)
+	case *ConsumerPulse:
+		c.pulse(now, ev)
 	case *Tick:
 		if c.change != nil {
 			c.retry(now)

@@ -7,10 +7,12 @@ import (
 	"net"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/millrace/millrace/group"
 	"github.com/millrace/millrace/log/record"
 	"github.com/millrace/millrace/log/vfs"
 	"github.com/millrace/millrace/metadata"
@@ -223,6 +225,43 @@ func byteName(n int) string {
 		return "64KiB"
 	}
 	return "900kB"
+}
+
+// The same of a consumer group's member that has nothing to say, and is told nothing.
+func TestConsumerPulseAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("allocations differ under the race detector")
+	}
+	b := ownBroker(t, brokerEdit{})
+	b.groups.pulse = func(r group.ConsumerHeartbeatRequest) (group.ConsumerHeartbeatResult, bool) {
+		if r.ClientHost != "/127.0.0.1" || r.ClientID != "tester" || r.RebalanceTimeout >= 0 || r.HasTopics || r.HasOwned {
+			t.Error("another request", r)
+		}
+		return group.ConsumerHeartbeatResult{Member: "tester-0123456789", Epoch: r.Epoch, HeartbeatInterval: 5 * time.Second}, r.Group == "billing" && r.Member == "tester-0123456789"
+	}
+	c := b.rawClient(t)
+	for version := range int16(2) {
+		req := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+		req.Version, req.Group, req.MemberID, req.MemberEpoch = version, "billing", "tester-0123456789", 3
+		request := encodeRequest(req)
+		resp := req.ResponseKind()
+		require.NoError(t, resp.ReadFrom(c.exchange(request)[5:])) // the header of a flexible answer
+		answer := resp.(*kmsg.ConsumerGroupHeartbeatResponse)
+		require.Zero(t, answer.ErrorCode)
+		require.Equal(t, req.MemberID, *answer.MemberID)
+		require.Equal(t, int32(3), answer.MemberEpoch)
+		require.Equal(t, int32(5000), answer.HeartbeatIntervalMillis)
+		require.Nil(t, answer.Assignment)
+		allocations, bytes := measure(400, func() { c.exchange(request) })
+		t.Logf("consumer group heartbeat v%d: %.2f allocations, %.0f bytes", version, allocations, bytes)
+		require.Less(t, allocations, 1.0)
+
+		req.Group = "other" // there is more to say to it: it goes the long way, once
+		beats := len(b.groups.mu.beats)
+		require.NoError(t, resp.ReadFrom(c.exchange(encodeRequest(req))[5:]))
+		require.Equal(t, int16(69), answer.ErrorCode)
+		require.Len(t, b.groups.mu.beats, beats+1)
+	}
 }
 
 // A heartbeat of a classic group's member costs nothing but a moment: with thousands of members that is all that a broker at rest

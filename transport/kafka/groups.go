@@ -25,6 +25,8 @@ type Groups interface {
 	List() ([]group.Listing, error)
 	Delete(groups []string, done func([]error))
 	ConsumerHeartbeat(r group.ConsumerHeartbeatRequest, done func(group.ConsumerHeartbeatResult))
+	// ConsumerPulse answers one that says nothing, if there is nothing to say; it keeps no string of r.
+	ConsumerPulse(r group.ConsumerHeartbeatRequest) (result group.ConsumerHeartbeatResult, answered bool)
 	DescribeConsumers(name string) (group.ConsumerDescription, error)
 	DeleteOffsets(name string, partitions []group.TopicIDPartition, done func([]error, error))
 }

@@ -41,6 +41,7 @@ type testGroups struct {
 	fetch     func(group.FetchRequest) ([]group.FetchedOffset, error)
 	describe  func(string) (group.Description, error)
 	beat      func(group.ConsumerHeartbeatRequest) group.ConsumerHeartbeatResult
+	pulse     func(group.ConsumerHeartbeatRequest) (group.ConsumerHeartbeatResult, bool)
 	consumers func(string) (group.ConsumerDescription, error)
 	list      []group.Listing
 	delete    func([]string) []error
@@ -831,6 +832,13 @@ func (g *testGroups) ConsumerHeartbeat(r group.ConsumerHeartbeatRequest, done fu
 		return
 	}
 	done(g.beat(r))
+}
+
+func (g *testGroups) ConsumerPulse(r group.ConsumerHeartbeatRequest) (group.ConsumerHeartbeatResult, bool) {
+	if g.pulse == nil {
+		return group.ConsumerHeartbeatResult{}, false
+	}
+	return g.pulse(r)
 }
 
 func (g *testGroups) DescribeConsumers(name string) (group.ConsumerDescription, error) {

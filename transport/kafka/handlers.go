@@ -96,8 +96,8 @@ type Handlers struct {
 
 	groupCalls groupCalls
 
-	produceCalls, fetchCalls, heartbeats sync.Pool
-	ids                                  *ProducerIDs
+	produceCalls, fetchCalls, heartbeats, pulses sync.Pool
+	ids                                          *ProducerIDs
 
 	// verifier and enlister see to it that a transactional batch belongs to an open transaction: of producers of the first
 	// protocol, and of the second (KIP-890).
@@ -126,6 +126,7 @@ func New(cfg Config) (*Handlers, error) {
 	h.produceCalls.New = func() any { return new(produceCall) }
 	h.fetchCalls.New = newFetchCall
 	h.heartbeats.New = func() any { return new(heartbeatCall) }
+	h.pulses.New = func() any { return new(pulseCall) }
 	h.creator.init(h)
 	h.parked.init(h)
 	h.groupCalls.init(h)
@@ -185,6 +186,7 @@ func (h *Handlers) Handle(req *transport.Request) {
 	case a != nil && a.key == keyHeartbeat:
 		h.metrics.request(req.Key, req.Version)
 		h.beat(req)
+	case a != nil && a.key == keyConsumerGroupHeartbeat && h.pulse(req):
 	case a != nil:
 		h.metrics.request(req.Key, req.Version)
 		a.serve(h, &call{h: h, req: req, started: req.Received})
