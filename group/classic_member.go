@@ -5,7 +5,6 @@ import "slices"
 func (c *Core) classicHeartbeat(now Time, r *HeartbeatRequest) error {
 	m, err := c.current(r.Member, r.Instance, r.Generation)
 	if err != nil {
-		c.knowsNow(r.Member)
 		return err
 	}
 	c.beat(now, m)

@@ -14,9 +14,10 @@ import (
 //
 // franz-go's consumers with a cooperative assignor do not when they learn it from a commit, or from the answer to a join: they join
 // without an id, keep their partitions, and go on from where they are. What does make them forget is a join that fails. So a join
-// under an id that was put out, and whose heartbeat nobody has refused since, is answered ErrRebalanceInProgress, once: that client
-// forgets and joins anew; others take it for what Apache Kafka says when it could not store a generation, and try again. The others
-// hardly ever see it: Apache Kafka's and librdkafka's consumers drop their id and their partitions at the refusal of a commit.
+// under an id that was put out is answered ErrRebalanceInProgress, once: that client forgets and joins anew; others take it for what
+// Apache Kafka says when it could not store a generation, and try again. The others hardly ever see it: Apache Kafka's and
+// librdkafka's consumers drop their id and their partitions at the refusal of a commit or a heartbeat. That a heartbeat was refused
+// says nothing: while franz-go's consumer ends a session because of a commit, its heartbeats go on, and it looks at no answer.
 
 // seek proposes it for a group that is no consumer group at work.
 func (c *Core) seek(now Time, ev *Seek) {
@@ -71,8 +72,8 @@ func (c *Core) sought(now Time, ch *change) {
 	c.complete(now)
 }
 
-// puttingOut remembers that a member may not know that it is none any more: for as long as its session would have lasted, by when
-// it has heard or has given up.
+// puttingOut remembers that a member may not know that it is none any more: until it joins, or for as long as its session would have
+// lasted, by when it has heard or has given up.
 func (c *Core) puttingOut(now Time, m *member) {
 	k := &c.classic
 	if len(k.putOut) >= maxPending {

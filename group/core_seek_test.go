@@ -84,8 +84,12 @@ func TestSeekTellsWhoJoinsAgain(t *testing.T) {
 	require.ErrorIs(t, b.step(&Commit{&CommitRequest{Member: "a", Generation: 1}}), ErrUnknownMember)
 	require.ErrorIs(t, b.join("a", "a").Err, ErrRebalanceInProgress)
 	require.ErrorIs(t, b.join("a", "a").Err, ErrUnknownMember, "once")
+	// A heartbeat that is refused as well says nothing: franz-go sends it while it ends its session because of the commit, and looks
+	// at no answer. (The hang of TestSeekOfBusyGroup under load.)
+	require.ErrorIs(t, b.step(&Commit{&CommitRequest{Member: "b", Generation: 1}}), ErrUnknownMember)
 	require.ErrorIs(t, b.beat("b"), ErrUnknownMember)
-	require.ErrorIs(t, b.join("b", "b").Err, ErrUnknownMember, "it knows by its heartbeat")
+	require.ErrorIs(t, b.join("b", "b").Err, ErrRebalanceInProgress)
+	require.ErrorIs(t, b.join("b", "b").Err, ErrUnknownMember, "once")
 	require.True(t, b.core.Idle())
 	require.NoError(t, b.join("new", "").Err)
 
