@@ -395,6 +395,7 @@ func (l *Log) writeRun(now int64) error {
 	seg.written++
 	l.mu.end = run.next
 	l.mu.sizeBytes += run.bytes
+	l.mu.growth.bytes += run.bytes
 	if l.mu.unsyncedRecords == 0 {
 		l.mu.unsyncedSince = now
 	}

@@ -47,6 +47,8 @@ type Log struct {
 		// dirChanged counts new files in the directory, dirSynced the value that the last SyncDir covered (W5).
 		dirChanged, dirSynced uint64
 		sizeBytes             int64
+		// growth is what was appended, and when.
+		growth growth
 		// unsyncedRecords and unsyncedSince rule the background sync of a partition without flush.ack.
 		unsyncedRecords int64
 		unsyncedSince   int64

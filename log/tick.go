@@ -103,9 +103,10 @@ func (d *Dir) ageLimit(s *Settings) int64 {
 	return age
 }
 
-// rollByAge rolls the active segment if it is due and holds records.
+// rollByAge rolls the active segment if it is due and holds records, and takes note of how much was appended until now.
 func (l *Log) rollByAge(clock int64) {
 	l.mu.Lock()
+	l.mu.growth.mark(clock)
 	seg := l.active()
 	due := l.mu.closed == nil && seg.size > 0 && seg.ageLimit > 0 && clock-seg.firstAppend >= min(seg.ageLimit, int64(l.Settings().SegmentAge))
 	l.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millrace/millrace/log"
 	"github.com/millrace/millrace/log/record"
 )
 
@@ -95,6 +96,14 @@ func (p *Partition) BatchTimes(offset int64) (base, next, first, last int64, err
 	}
 	return slice.BaseOffset(), slice.NextOffset(), first, last, nil
 }
+
+// RetentionLeft says how long retention leaves the record at an offset alone, as this replica stands; see log.Log.RetentionLeft.
+func (p *Partition) RetentionLeft(offset int64) (time.Duration, log.Doom) {
+	return p.log.RetentionLeft(offset)
+}
+
+// Damage says what is wrong with this replica's log, nil for nothing: it leads nothing then (L9).
+func (p *Partition) Damage() error { return p.log.Corrupt() }
 
 // CheckBatch compares the checksum of the batch at an offset and returns its size in bytes, 0 if there is none below the high
 // watermark. Damage takes this replica offline, as when a consumer asks for it again (L9).

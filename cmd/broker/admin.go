@@ -29,6 +29,7 @@ func (b *Broker) openAdmin(context.Context) error {
 		Replicas: replicas{b.replicas, b.nodeID},
 		MinISR:   b.minISR,
 		Groups:   newGroupReports(b),
+		Patience: b.cfg.groupPatience,
 	}
 	if b.peers != nil {
 		handle(b.peers, replicaStateMethod, b.serveReplicaState)

@@ -67,6 +67,9 @@ type Config struct {
 
 	// Notes are lines for whoever starts the broker: keys without effect, unknown keys, settings worth a warning.
 	Notes []string
+
+	// groupPatience is console.Admin.Patience.
+	groupPatience time.Duration
 }
 
 // Default returns the configuration of a broker with Kafka's defaults, without directory and listeners.

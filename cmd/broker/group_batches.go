@@ -1,28 +1,26 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/transport/console"
 )
 
-const (
-	// batchesAfterMS is how long a group must not have moved in a partition before the batch that it stands at is looked at.
-	batchesAfterMS = 60_000
-	// batchesLooked bounds how many are read for one report.
-	batchesLooked = 64
-)
+// batchesLooked bounds how many batches are read for one report.
+const batchesLooked = 64
 
 // addBatches looks at the batches that the group has stood at for long: their size, and whether their leader's copy is what it was.
 func (r groupReports) addBatches(ctx context.Context, partitions []console.GroupPartition) {
 	im := r.b.store.Image()
+	after := cmp.Or(r.b.cfg.groupPatience, console.GroupPatience).Milliseconds()
 	var questions []placeQuestion
 	var indexes []int
 	for i := range partitions {
 		p := &partitions[i]
 		t := im.Topic(p.Topic)
-		if t == nil || p.Lag <= 0 || p.LagMS < batchesAfterMS || p.Current >= 0 && p.CommittedMS < batchesAfterMS || len(indexes) == batchesLooked {
+		if t == nil || p.Lag <= 0 || p.LagMS < after || p.Current >= 0 && p.CommittedMS < after || len(indexes) == batchesLooked {
 			continue
 		}
 		indexes = append(indexes, i)

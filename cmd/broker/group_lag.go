@@ -3,9 +3,11 @@ package broker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/log"
 	"github.com/millrace/millrace/metadata"
 	"github.com/millrace/millrace/replication"
 	"github.com/millrace/millrace/transport/console"
@@ -33,6 +35,10 @@ type place struct {
 	End   int64 `json:"e"` // next offset to be read by nobody yet: the high watermark
 	// First is when the first batch that waits was written, in milliseconds of its header; -1 when none waits.
 	First int64 `json:"f"`
+	// Left is how long retention leaves the first record that waits alone, in milliseconds, as things are; -1 when it will not delete
+	// it, or nothing waits. BySize: by retention.bytes, at the rate at which the log grows.
+	Left   int64 `json:"r"`
+	BySize bool  `json:"z,omitempty"`
 	// Stable is up to where readers of committed records may read, Held the open transaction that keeps them from End.
 	Stable int64                    `json:"l"`
 	Held   *console.HeldTransaction `json:"h,omitempty"`
@@ -40,7 +46,11 @@ type place struct {
 	BatchBytes   int64  `json:"n,omitempty"`
 	BatchTrouble string `json:"w,omitempty"`
 	Error        string `json:"x,omitempty"`
+	// Damaged says that Error is damage of the only copy that counts: where another one does, that one leads soon.
+	Damaged bool `json:"d,omitempty"`
 }
+
+var errDamaged = errors.New("the leader's copy is damaged")
 
 // lag is how many records wait that are still there.
 func (p *place) lag(offset int64) int64 { return max(p.End-max(offset, p.Start), 0) }
@@ -106,7 +116,7 @@ func (l *lagReader) read(ctx context.Context, asked []placeQuestion) []place {
 			}
 			for j, i := range indexes {
 				if err != nil {
-					places[i] = place{First: -1, Error: oneLine(err.Error())}
+					places[i] = place{First: -1, Left: -1, Error: oneLine(err.Error())}
 					continue
 				}
 				places[i] = answers[j]
@@ -137,9 +147,9 @@ func (l *lagReader) remote(ctx context.Context, leader *metadata.Broker, peers *
 func (l *lagReader) local(asked []placeQuestion) []place {
 	places := make([]place, len(asked))
 	for i := range asked {
-		places[i].First = -1
+		places[i].First, places[i].Left = -1, -1
 		if err := l.look(&asked[i], &places[i]); err != nil {
-			places[i] = place{First: -1, Error: oneLine(err.Error())}
+			places[i] = place{First: -1, Left: -1, Error: oneLine(err.Error()), Damaged: errors.Is(err, errDamaged)}
 		}
 	}
 	return places
@@ -151,6 +161,9 @@ func (l *lagReader) look(asked *placeQuestion, p *place) error {
 		return err
 	}
 	if !part.IsLeader() {
+		if damage := part.Damage(); damage != nil {
+			return fmt.Errorf("%w: %w", errDamaged, damage)
+		}
 		return replication.ErrNotLeader
 	}
 	p.Start, p.End = part.StartOffset(), part.HighWatermark()
@@ -164,6 +177,9 @@ func (l *lagReader) look(asked *placeQuestion, p *place) error {
 	from := max(asked.Offset, p.Start)
 	if asked.Batch {
 		p.lookAtBatch(part, from)
+	}
+	if left, by := part.RetentionLeft(from); by != log.DoomNone {
+		p.Left, p.BySize = left.Milliseconds(), by == log.DoomSize
 	}
 	key := replication.TopicIDPartition{TopicID: asked.Topic, Partition: asked.Partition}
 	l.mu.Lock()

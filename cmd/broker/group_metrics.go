@@ -1,8 +1,10 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -21,6 +23,8 @@ type groupMetrics struct {
 	// read asks the leaders, see lagReader.
 	read func(context.Context, []placeQuestion) []place
 
+	series int // partitionSeries, or fewer in tests
+
 	collecting sync.Mutex // one scrape asks the leaders at a time
 }
 
@@ -33,7 +37,7 @@ func newGroupMetrics(b *Broker) *groupMetrics {
 			return b.store.Image()
 		},
 		self: b.nodeID,
-		read: b.lag.read,
+		read: b.lag.read, series: partitionSeries,
 	}
 }
 
@@ -49,12 +53,14 @@ var (
 	groupLagTimeDesc   = prometheus.NewDesc("kafka_consumergroup_lag_seconds", "Age of the first batch of a partition that a group has not read.", byPartition, nil)
 	groupOffsetSumDesc = prometheus.NewDesc("kafka_consumergroup_current_offset_sum", "Committed offsets of a group over the partitions of a topic.", byTopic, nil)
 	groupLagSumDesc    = prometheus.NewDesc("kafka_consumergroup_lag_sum", "Records of a topic that a group has not read.", byTopic, nil)
+	groupLagMaxDesc    = prometheus.NewDesc("kafka_consumergroup_lag_seconds_max", "Age of the first batch of a topic that a group has not read; above the bound of series by partition, of the partition with most records that wait.", byTopic, nil)
+	groupLeftDesc      = prometheus.NewDesc("millrace_group_retention_left_seconds", "How long retention leaves records that a group has not read alone, as things are; none where it will not delete them.", byTopic, nil)
 	groupMembersDesc   = prometheus.NewDesc("kafka_consumergroup_members", "Members of a group.", []string{"consumergroup"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (m *groupMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{groupOffsetDesc, groupLagDesc, groupLagTimeDesc, groupOffsetSumDesc, groupLagSumDesc, groupMembersDesc} {
+	for _, d := range []*prometheus.Desc{groupOffsetDesc, groupLagDesc, groupLagTimeDesc, groupOffsetSumDesc, groupLagSumDesc, groupLagMaxDesc, groupLeftDesc, groupMembersDesc} {
 		ch <- d
 	}
 }
@@ -74,7 +80,7 @@ func (m *groupMetrics) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(groupMembersDesc, prometheus.GaugeValue, float64(len(g.Members)), g.Name)
 		}
 	}
-	if offsets, all := committedOffsets(im, groups, partitionSeries); all {
+	if offsets, all := committedOffsets(im, groups, m.series); all {
 		m.collectPartitions(ch, offsets)
 	} else {
 		m.collectSums(ch, im, groups)
@@ -118,6 +124,7 @@ func (m *groupMetrics) collectPartitions(ch chan<- prometheus.Metric, offsets []
 		o, p := &offsets[i], &places[i]
 		lag := p.lag(o.question.Offset)
 		sums.add(o.group, o.topic, o.question.Offset, lag, p.Error == "")
+		sums.addTimes(p, now)
 		partition := strconv.Itoa(int(o.question.Partition))
 		ch <- prometheus.MustNewConstMetric(groupOffsetDesc, prometheus.GaugeValue, float64(o.question.Offset), o.group, o.topic, partition)
 		if p.Error == "" { // a lag that is not known is no lag of 0
@@ -169,7 +176,7 @@ func (m *groupMetrics) collectSums(ch chan<- prometheus.Metric, im *metadata.Ima
 	for i, p := range m.read(context.Background(), questions) {
 		*answers[i] = p
 	}
-	sums := groupSums{ch: ch}
+	sums := groupSums{ch: ch, later: true}
 	for _, group := range groups {
 		var last metadata.TopicID
 		var of *ends
@@ -179,12 +186,49 @@ func (m *groupMetrics) collectSums(ch chan<- prometheus.Metric, im *metadata.Ima
 			}
 			if of != nil && int(at.Partition) < len(of.places) {
 				p := &of.places[at.Partition]
-				sums.add(group, of.name, o.Offset, p.lag(o.Offset), p.Error == "")
+				lag := p.lag(o.Offset)
+				sums.add(group, of.name, o.Offset, lag, p.Error == "")
+				sums.addWorst(placeQuestion{Topic: at.TopicID, Partition: at.Partition, Offset: o.Offset}, lag)
 			}
 		}
 		pacer.Breathe()
 	}
 	sums.end()
+	m.collectTimes(ch, sums.worst)
+}
+
+// worstOffset is the offset of a group and topic with the most records that wait.
+type worstOffset struct {
+	committed
+	lag int64
+}
+
+// collectTimes exports the times of the worst partition of each group and topic, of those with the most that waits if there are
+// many: a leader has to look at a batch for each.
+func (m *groupMetrics) collectTimes(ch chan<- prometheus.Metric, worst []worstOffset) {
+	if len(worst) > partitionSeries {
+		slices.SortFunc(worst, func(a, b worstOffset) int { return cmp.Compare(b.lag, a.lag) })
+		worst = worst[:partitionSeries]
+	}
+	questions := make([]placeQuestion, len(worst))
+	for i := range worst {
+		questions[i] = worst[i].question
+	}
+	places := m.read(context.Background(), questions)
+	now := time.Now()
+	for i := range places {
+		if p := &places[i]; p.Error == "" {
+			collectTimes(ch, worst[i].group, worst[i].topic, p.age(now), p.Left)
+		}
+	}
+}
+
+// collectTimes exports the times of a group and topic; left is in milliseconds, -1 for none.
+func collectTimes(ch chan<- prometheus.Metric, group, topic string, age time.Duration, left int64) {
+	ch <- prometheus.MustNewConstMetric(groupLagMaxDesc, prometheus.GaugeValue, age.Seconds(), group, topic)
+	if left >= 0 {
+		ch <- prometheus.MustNewConstMetric(groupLeftDesc, prometheus.GaugeValue, float64(left)/1000, group, topic)
+	}
 }
 
 // groupSums adds up what comes for one group and topic after the other.
@@ -194,16 +238,40 @@ type groupSums struct {
 	offset, lag  float64
 	some         bool
 	known        bool // at least one leader has answered
+	// later has the times of the worst be asked for afterwards; else age and left (milliseconds, -1: none) are added up, too.
+	later bool
+	age   time.Duration
+	left  int64
+	// now is the worst of this group and topic, worst of those before.
+	now   worstOffset
+	worst []worstOffset
 }
 
 func (s *groupSums) add(group, topic string, offset, lag int64, known bool) {
 	if !s.some || s.group != group || s.topic != topic {
 		s.end()
 		s.some, s.known, s.group, s.topic, s.offset, s.lag = true, false, group, topic, 0, 0
+		s.age, s.left, s.now = 0, -1, worstOffset{lag: -1}
 	}
 	s.offset += float64(offset)
 	if known {
 		s.lag, s.known = s.lag+float64(lag), true
+	}
+}
+
+// addTimes adds what the leader says of the offset that was added last.
+func (s *groupSums) addTimes(p *place, now time.Time) {
+	if p.Error == "" {
+		if s.age = max(s.age, p.age(now)); p.Left >= 0 && (s.left < 0 || p.Left < s.left) {
+			s.left = p.Left
+		}
+	}
+}
+
+// addWorst remembers the offset that was added last if it has the most records that wait.
+func (s *groupSums) addWorst(question placeQuestion, lag int64) {
+	if lag > s.now.lag {
+		s.now = worstOffset{committed{s.group, s.topic, question}, lag}
 	}
 }
 
@@ -213,7 +281,16 @@ func (s *groupSums) end() {
 		return
 	}
 	s.ch <- prometheus.MustNewConstMetric(groupOffsetSumDesc, prometheus.GaugeValue, s.offset, s.group, s.topic)
-	if s.known {
-		s.ch <- prometheus.MustNewConstMetric(groupLagSumDesc, prometheus.GaugeValue, s.lag, s.group, s.topic)
+	if !s.known {
+		return
+	}
+	s.ch <- prometheus.MustNewConstMetric(groupLagSumDesc, prometheus.GaugeValue, s.lag, s.group, s.topic)
+	switch {
+	case !s.later:
+		collectTimes(s.ch, s.group, s.topic, s.age, s.left)
+	case s.lag == 0:
+		collectTimes(s.ch, s.group, s.topic, 0, -1)
+	default:
+		s.worst = append(s.worst, s.now)
 	}
 }

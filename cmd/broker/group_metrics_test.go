@@ -4,10 +4,12 @@ import (
 	"context"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -20,7 +22,7 @@ func groupSeries(t *testing.T, b *Broker) map[string]string {
 	_, text := get(t, b, "/metrics")
 	out := map[string]string{}
 	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "kafka_consumergroup_") {
+		if strings.HasPrefix(line, "kafka_consumergroup_") || strings.HasPrefix(line, "millrace_group_retention_left_seconds{") {
 			name, value, _ := strings.Cut(strings.TrimSpace(line), "} ")
 			out[name+"}"] = value
 		}
@@ -78,6 +80,10 @@ func TestGroupMetrics(t *testing.T) {
 	require.Equal(t, "9", series[at("lag_sum", `consumergroup="g",topic="orders"`)])
 	require.Equal(t, "41", series[at("current_offset_sum", `consumergroup="g",topic="orders"`)])
 	require.Equal(t, "0", series[at("members", `consumergroup="g"`)])
+	require.Regexp(t, regexp.MustCompile(`^3(59|6[0-9])\d`), series[at("lag_seconds_max", `consumergroup="g",topic="orders"`)])
+	left, err := strconv.ParseFloat(series[`millrace_group_retention_left_seconds{consumergroup="g",topic="orders"}`], 64)
+	require.NoError(t, err)
+	require.InDelta(t, (7*24-1)*3600, left, 120, "a week, of which the records have used up an hour")
 	names := map[string]int{}
 	for name := range series {
 		name, _, _ = strings.Cut(name, "{")
@@ -86,15 +92,16 @@ func TestGroupMetrics(t *testing.T) {
 	require.Equal(t, map[string]int{
 		"kafka_consumergroup_current_offset": 6, "kafka_consumergroup_lag": 6, "kafka_consumergroup_lag_seconds": 6,
 		"kafka_consumergroup_current_offset_sum": 3, "kafka_consumergroup_lag_sum": 3, "kafka_consumergroup_members": 2,
+		"kafka_consumergroup_lag_seconds_max": 3, "millrace_group_retention_left_seconds": 3,
 	}, names)
 
 	_, err = adm.DeleteTopics(ctx, "orders")
 	require.NoError(t, err)
 	_, err = adm.DeleteGroups(ctx, "other")
 	require.NoError(t, err)
-	left := groupSeries(t, b)
-	require.Len(t, left, 6, "of one group and one topic")
-	for name := range left {
+	rest := groupSeries(t, b)
+	require.Len(t, rest, 8, "of one group and one topic")
+	for name := range rest {
 		require.False(t, strings.Contains(name, "orders") || strings.Contains(name, "other"), name)
 	}
 }
@@ -134,4 +141,41 @@ func TestGroupReportOfEveryKindOfOffset(t *testing.T) {
 		require.Equal(t, []int64{-1, -1, 1, 1}, []int64{never.Current, never.CommittedMS, never.LogEnd, never.Lag})
 		return
 	}
+}
+
+// Above the bound of series there are sums, and still the times: of the partition with the most records that wait.
+func TestGroupMetricsAboveTheBound(t *testing.T) {
+	b := startBroker(t, testConfig(t.TempDir()))
+	cl := client(t, b, kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	adm := kadm.NewClient(cl)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := adm.CreateTopic(ctx, 3, 1, nil, "orders")
+	require.NoError(t, err)
+	for p, n := range []int{1, 4, 2} {
+		for i := range n {
+			at := time.Now().Add(-time.Duration(p+1) * time.Hour).Add(time.Duration(i) * time.Minute)
+			require.NoError(t, cl.ProduceSync(ctx, &kgo.Record{Topic: "orders", Partition: int32(p), Value: []byte("v"), Timestamp: at}).FirstErr())
+		}
+	}
+	o := kadm.Offsets{}
+	for p := range int32(3) {
+		o.Add(kadm.Offset{Topic: "orders", Partition: p, At: 0, LeaderEpoch: -1})
+	}
+	require.NoError(t, adm.CommitAllOffsets(ctx, "g", o))
+	m := newGroupMetrics(b)
+	m.series = 2
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(m))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		require.Len(t, f.Metric, 1, f.GetName())
+		got[f.GetName()] = f.Metric[0].GetGauge().GetValue()
+	}
+	require.InDelta(t, 2*3600, got["kafka_consumergroup_lag_seconds_max"], 120)
+	require.InDelta(t, (7*24-2)*3600, got["millrace_group_retention_left_seconds"], 300)
+	require.Equal(t, 7., got["kafka_consumergroup_lag_sum"])
+	require.NotContains(t, got, "kafka_consumergroup_lag")
 }

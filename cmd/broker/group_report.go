@@ -148,7 +148,7 @@ func (r groupReports) partitions(ctx context.Context, name string, readers map[m
 	var questions []placeQuestion
 	add := func(t *metadata.Topic, partition int32, offset, committed int64) {
 		at := metadata.TopicPartition{Topic: t.Name, Partition: partition}
-		p := console.GroupPartition{Topic: t.Name, Partition: partition, Current: offset, CommittedMS: -1, LogStart: -1, LogEnd: -1, Lag: -1, LagMS: -1, Stable: -1, Leader: -1, Member: readers[at]}
+		p := console.GroupPartition{Topic: t.Name, Partition: partition, Current: offset, CommittedMS: -1, LogStart: -1, LogEnd: -1, Lag: -1, LagMS: -1, RetentionMS: -1, Stable: -1, Leader: -1, Member: readers[at]}
 		if committed > 0 {
 			p.CommittedMS = max(now.UnixMilli()-committed, 0)
 		}
@@ -171,6 +171,7 @@ func (r groupReports) partitions(ctx context.Context, name string, readers map[m
 	for i := range out {
 		p, place := &out[i], &places[i]
 		if p.Trouble = place.Error; p.Trouble != "" {
+			p.Damaged = place.Damaged
 			continue
 		}
 		p.LogStart, p.LogEnd, p.Stable, p.Transaction = place.Start, place.End, place.Stable, place.Held
@@ -179,6 +180,12 @@ func (r groupReports) partitions(ctx context.Context, name string, readers map[m
 			from = place.Start
 		}
 		p.Lag, p.LagMS = place.lag(from), place.age(now).Milliseconds()
+		if p.RetentionMS = place.Left; p.RetentionMS >= 0 {
+			p.RetentionBy = console.RetentionTime
+			if place.BySize {
+				p.RetentionBy = console.RetentionSize
+			}
+		}
 	}
 	slices.SortFunc(out, func(a, b console.GroupPartition) int {
 		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))

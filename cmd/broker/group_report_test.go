@@ -2,6 +2,8 @@ package broker
 
 import (
 	"context"
+	"encoding/json"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -116,4 +118,77 @@ func TestGroupReportTellsOfReaders(t *testing.T) {
 			require.Positive(t, p.Readers[0].MaxBytes)
 		}
 	}
+}
+
+// How long retention leaves alone what a group without members has not read: by time, by size, with records dated in the past and in
+// the future, and where it leaves it alone for ever; and what was deleted before it was read is a finding.
+func TestGroupReportTellsOfRetention(t *testing.T) {
+	b := startBroker(t, testConfig(t.TempDir()))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cl := client(t, b, kgo.ProducerBatchCompression(kgo.NoCompression()))
+	adm := kadm.NewClient(cl)
+	day, none, one := "86400000", "-1", "1"
+	segments := "1048576"
+	for _, c := range []struct {
+		topic   string
+		configs map[string]*string
+		dated   time.Duration
+		left    time.Duration // -1: for ever
+		by      string
+		finding string
+	}{
+		{"by-time", map[string]*string{"retention.ms": &day}, -23 * time.Hour, time.Hour, console.RetentionTime, "retention_near"},
+		{"fresh", map[string]*string{"retention.ms": &day}, 0, 24 * time.Hour, console.RetentionTime, ""},
+		{"long-past", map[string]*string{"retention.ms": &day}, -30 * 24 * time.Hour, 0, console.RetentionTime, "retention_near"},
+		{"future", map[string]*string{"retention.ms": &day}, 50 * time.Minute, 24 * time.Hour, console.RetentionTime, ""},
+		{"by-size", map[string]*string{"retention.ms": &day, "retention.bytes": &one, "segment.bytes": &segments}, -time.Hour, 0, console.RetentionSize, "retention_near"},
+		{"for-ever", map[string]*string{"retention.ms": &none}, -30 * 24 * time.Hour, -1, "", ""},
+		{"trimmed", map[string]*string{"retention.ms": &none}, -time.Hour, -1, "", "overtaken"},
+	} {
+		t.Run(c.topic, func(t *testing.T) {
+			_, err := adm.CreateTopic(ctx, 1, 1, c.configs, c.topic)
+			require.NoError(t, err)
+			for range 5 {
+				require.NoError(t, cl.ProduceSync(ctx, &kgo.Record{Topic: c.topic, Value: make([]byte, 600_000), Timestamp: time.Now().Add(c.dated)}).FirstErr())
+			}
+			o := kadm.Offsets{}
+			o.Add(kadm.Offset{Topic: c.topic, At: 1, LeaderEpoch: -1})
+			require.NoError(t, adm.CommitAllOffsets(ctx, c.topic, o))
+			if c.finding == "overtaken" {
+				o := kadm.Offsets{}
+				o.Add(kadm.Offset{Topic: c.topic, At: 3})
+				_, err := adm.DeleteRecords(ctx, o)
+				require.NoError(t, err)
+			}
+			d := diagnosisOf(t, b, c.topic)
+			p := d.Partitions[0]
+			require.Equal(t, c.by, p.RetentionBy)
+			if c.left < 0 {
+				require.Equal(t, int64(-1), p.RetentionMS)
+			} else {
+				require.InDelta(t, c.left.Seconds(), float64(p.RetentionMS)/1000, 60)
+			}
+			var subjects []string
+			for _, f := range d.Findings {
+				if f.Subject != "no_members" {
+					subjects = append(subjects, f.Subject)
+				}
+			}
+			if c.finding == "" {
+				require.Empty(t, subjects)
+			} else {
+				require.Equal(t, []string{c.finding}, subjects)
+			}
+		})
+	}
+}
+
+// diagnosisOf asks the admin API of a broker.
+func diagnosisOf(t *testing.T, b *Broker, group string) (d console.GroupDiagnosis) {
+	t.Helper()
+	code, text := get(t, b, "/v1/groups/"+group+"/diagnosis")
+	require.Equal(t, http.StatusOK, code, text)
+	require.NoError(t, json.Unmarshal([]byte(text), &d))
+	return d
 }

@@ -138,7 +138,7 @@ func (e *env) writeGroup(w io.Writer, g *groupLag, parts groupParts, wide bool) 
 		for i := range g.Partitions {
 			p := &g.Partitions[i]
 			row := []any{p.Topic, p.Partition, offsetCell(p.Current), offsetCell(p.LogStart), offsetCell(p.LogEnd), offsetCell(p.Lag), millisCell(p.LagMS),
-				millisCell(p.RetentionMS), p.Lost, p.Member, p.ClientID, p.Host, p.Instance}
+				retentionCell(p.RetentionMS, p.RetentionBy), p.Lost, p.Member, p.ClientID, p.Host, p.Instance}
 			if failed {
 				row = append(row, p.Error)
 			}

@@ -19,7 +19,8 @@ type lagLine struct {
 	Members     int    `json:"members" doc:"how many there are"`
 	Lag         int64  `json:"lag" doc:"records that wait to be read, over all partitions with an offset"`
 	LagMS       int64  `json:"lag_ms" doc:"age of the oldest record that waits, in milliseconds; 0 when none does"`
-	RetentionMS *int64 `json:"retention_left_ms" doc:"until retention by time may delete what waits; null when it will not"`
+	RetentionMS *int64 `json:"retention_left_ms" doc:"until retention may delete what waits, in milliseconds; null when it will not, or when is not known"`
+	RetentionBy string `json:"retention_by" doc:"time, or size: by retention.bytes, if the log goes on growing as in the last ten minutes, about; empty for neither"`
 	Lost        int64  `json:"lost" doc:"records that were deleted before they were read"`
 	Worst       string `json:"worst" doc:"the partition that is farthest behind in time, TOPIC-PARTITION; empty for none"`
 }
@@ -29,8 +30,8 @@ func groupLagCommand() *cli.Command {
 		Name:      "lag",
 		Usage:     "show how far groups are behind, in records and in time, also those without members",
 		ArgsUsage: "[NAME…]",
-		Description: "LAG-TIME is the age of the first batch that waits. RETENTION-LEFT says how long the oldest record that waits is safe from\n" +
-			"retention by time. --fail-if-lag-over ends with code 5 when a group is farther behind: 10000 records, or 5m.",
+		Description: "LAG-TIME is the age of the first batch that waits. RETENTION-LEFT says how long the records that wait are safe from retention:\n" +
+			"by time, or with ≈ by size, if the log goes on growing as in the last ten minutes. --fail-if-lag-over ends with code 5 when a group is farther behind: 10000 records, or 5m.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "print again every two seconds"},
 			&cli.StringFlag{Name: "sort", Value: "name", Usage: "by `KEY`: name, lag, lag-time, retention"},
@@ -170,7 +171,7 @@ func (c *connection) lagLines(ctx context.Context, names []string, regex bool, b
 				l.Worst = fmt.Sprintf("%s-%d", p.Topic, p.Partition)
 			}
 			if p.RetentionMS != nil && (l.RetentionMS == nil || *p.RetentionMS < *l.RetentionMS) {
-				l.RetentionMS = p.RetentionMS
+				l.RetentionMS, l.RetentionBy = p.RetentionMS, p.RetentionBy
 			}
 		}
 		lines = append(lines, l)
@@ -200,7 +201,7 @@ func retentionOrder(l lagLine) int64 {
 func lagResult(lines []lagLine) result {
 	r := result{value: lines, cols: columns("GROUP", "STATE", "MEMBERS#", "LAG#", "LAG-TIME#", "RETENTION-LEFT#", "+LOST#", "WORST")}
 	for _, l := range lines {
-		r.rows = append(r.rows, []any{l.Group, l.State, l.Members, l.Lag, ageText(time.Duration(l.LagMS) * time.Millisecond), millisCell(l.RetentionMS), l.Lost, l.Worst})
+		r.rows = append(r.rows, []any{l.Group, l.State, l.Members, l.Lag, ageText(time.Duration(l.LagMS) * time.Millisecond), retentionCell(l.RetentionMS, l.RetentionBy), l.Lost, l.Worst})
 	}
 	return r
 }

@@ -9,12 +9,15 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/transport/console"
 )
 
 // groupLag is a group with its offsets and how far behind they are.
@@ -38,7 +41,8 @@ type groupPartition struct {
 	Lag         *int64 `json:"lag" doc:"records that wait to be read; null without an offset"`
 	Lost        int64  `json:"lost" doc:"records that were deleted before they were read"`
 	LagMS       *int64 `json:"lag_ms" doc:"age of the first batch that waits, in milliseconds; 0 when none does"`
-	RetentionMS *int64 `json:"retention_left_ms" doc:"until retention by time may delete what waits; null when it will not"`
+	RetentionMS *int64 `json:"retention_left_ms" doc:"until retention may delete what waits, in milliseconds; null when it will not, or when is not known"`
+	RetentionBy string `json:"retention_by" doc:"time, or size: by retention.bytes, if the log goes on growing as in the last ten minutes, about; empty for neither"`
 	Member      string `json:"member_id" doc:"who is to read it; empty for nobody"`
 	Instance    string `json:"instance_id" doc:"of a static member; empty for others"`
 	ClientID    string `json:"client_id" doc:"as its program calls itself"`
@@ -143,6 +147,7 @@ type logEnds struct {
 	details      kadm.TopicDetails
 	starts, ends kadm.ListedOffsets
 	retention    map[string]time.Duration // of topics that delete by time
+	sizes        logSizes                 // of topics that delete by size
 }
 
 func (c *connection) readLogs(ctx context.Context, topics map[string]bool) (*logEnds, error) {
@@ -176,10 +181,15 @@ func (c *connection) readLogs(ctx context.Context, topics map[string]bool) (*log
 		for _, k := range r.Configs {
 			values[k.Key] = k.MaybeValue()
 		}
-		if ms, err := strconv.ParseInt(values["retention.ms"], 10, 64); err == nil && ms >= 0 && values["cleanup.policy"] != "compact" {
+		if !strings.Contains(values["cleanup.policy"], "delete") {
+			continue
+		}
+		if ms, err := strconv.ParseInt(values["retention.ms"], 10, 64); err == nil && ms >= 0 {
 			l.retention[r.Name] = time.Duration(min(ms, int64(1<<63-1)/int64(time.Millisecond))) * time.Millisecond
 		}
+		l.sizes.add(r.Name, values["retention.bytes"], values["segment.bytes"])
 	}
+	c.readSizes(ctx, &l.sizes, l.details)
 	return l, nil
 }
 
@@ -251,15 +261,24 @@ func (c *connection) addAges(ctx context.Context, groups []*groupLag, logs *logE
 				}
 				age := max(now.Sub(written), 0).Milliseconds()
 				p.LagMS = &age
-				if keep, ok := logs.retention[p.Topic]; ok {
-					left := max(keep.Milliseconds()-age, 0)
-					p.RetentionMS = &left
-				}
+				logs.doom(p)
 			}
 			return nil
 		})
 	}
 	return work.Wait()
+}
+
+// doom says when retention deletes the first record that waits: by the sooner of its two rules.
+func (l *logEnds) doom(p *groupPartition) {
+	if keep, ok := l.retention[p.Topic]; ok {
+		left := max(keep.Milliseconds()-*p.LagMS, 0)
+		p.RetentionMS, p.RetentionBy = &left, console.RetentionTime
+	}
+	end, _ := l.ends.Lookup(p.Topic, p.Partition)
+	if left, ok := l.sizes.left(topicPartition{p.Topic, p.Partition}, *p.LogStart, max(*p.Current, *p.LogStart), end.Offset); ok && (p.RetentionMS == nil || left < *p.RetentionMS) {
+		p.RetentionMS, p.RetentionBy = &left, console.RetentionSize
+	}
 }
 
 // firstBatchTime reads the first batch at or after an offset and returns when it was written: its first record's time, or
@@ -325,6 +344,14 @@ func millisCell(ms *int64) any {
 		return "-"
 	}
 	return ageText(time.Duration(*ms) * time.Millisecond)
+}
+
+// retentionCell prints how long retention leaves records alone: exactly by time, about by size.
+func retentionCell(ms *int64, by string) any {
+	if ms != nil && by == console.RetentionSize {
+		return "≈ " + ageText(time.Duration(*ms)*time.Millisecond)
+	}
+	return millisCell(ms)
 }
 
 // ageText writes a duration with its two largest units: 12s, 3m10s, 5h12m, 6d23h.

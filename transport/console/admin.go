@@ -23,6 +23,8 @@ type Admin struct {
 	Peers Peers
 	// Groups asks the coordinators of groups; nil when there are none.
 	Groups Groups
+	// Patience is instead of GroupPatience, unless 0: tests have less.
+	Patience time.Duration
 	// MinISR returns how many replicas of a partition of a topic must be in sync for acks=all, by the configuration of now.
 	MinISR func() func(t *metadata.Topic) int
 }

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -137,6 +138,8 @@ type GroupPartition struct {
 	LogEnd      int64  `json:"log_end_offset" doc:"next offset to be read; -1 while it is not known"`
 	Lag         int64  `json:"lag" doc:"records that wait; -1 while it is not known"`
 	LagMS       int64  `json:"lag_ms" doc:"age of the first batch that waits, in milliseconds; 0 when none does, -1 while it is not known"`
+	RetentionMS int64  `json:"retention_left_ms" doc:"how long retention leaves the first record that waits alone, as things are, in milliseconds; -1 when it will not delete it, none waits or it is not known"`
+	RetentionBy string `json:"retention_by" doc:"time, or size: by retention.bytes, at the rate at which the last 5 to 10 minutes have made the log grow; empty for neither"`
 	Member      string `json:"member_id" doc:"who is to read it; empty for nobody"`
 	Leader      int32  `json:"leader" doc:"broker id; -1 is none"`
 	UnderMinISR bool   `json:"under_min_isr" doc:"whether it refuses acks=all"`
@@ -149,7 +152,14 @@ type GroupPartition struct {
 	BatchBytes   int64  `json:"batch_bytes" doc:"size of the batch at the offset; 0 where it was not looked at"`
 	BatchTrouble string `json:"batch_trouble" doc:"what is wrong with that batch in its leader's log; empty for nothing"`
 	Trouble      string `json:"trouble" doc:"why something is not known; empty when all is"`
+	Damaged      bool   `json:"damaged" doc:"whether that is damage of the partition's copy on its leader, the last one that counts"`
 }
+
+// What GroupPartition.RetentionBy says.
+const (
+	RetentionTime = "time"
+	RetentionSize = "size"
+)
 
 // GroupReader is where a client asks for records of a partition, as a broker has seen it: it looks at one answer of a connection
 // every two seconds.
@@ -201,7 +211,7 @@ func getGroupDiagnosis(c *call) (any, error) {
 			p.UnderMinISR = p.Leader >= 0 && len(t.Partitions[p.Partition].ISR) < c.minISR(t)
 		}
 	}
-	return diagnoseGroup(report), nil
+	return diagnoseGroup(report, cmp.Or(c.Patience, GroupPatience)), nil
 }
 
 // mostSought bounds the partitions of one order.

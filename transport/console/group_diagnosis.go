@@ -5,36 +5,52 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 const (
-	// stuckMS is how long a partition may have records waiting and no new commit before that is worth a word: several
-	// times the interval at which clients commit by themselves.
-	stuckMS = 60_000
 	// silentShare is the part of its session timeout after which a silent member is named.
 	silentShare = 2
-	// heldMS is how long a transaction may hold a partition back before that is worth a word.
-	heldMS = 10_000
-	// rebalancingMS is how long a rebalance may take before it is stuck.
-	rebalancingMS = 30_000
 	// loopRebalances in ten minutes are a loop, and no roll of the members.
 	loopRebalances = 10
 	// churnSaid is how many of the clients that come and go are named.
 	churnSaid = 3
+	// doomedShare is the part of its life that a record that waits may have left before that is worth a word, once it has waited for
+	// stuckMS.
+	doomedShare = 4
 	// skewFactor and skewLag say when one partition is far behind the others.
 	skewFactor, skewLag = 10, 1000
 )
 
+// GroupPatience is how long a partition may have records waiting and no new commit before that is worth a word: several times the
+// interval at which clients commit by themselves. A diagnosis measures in shares of it.
+const GroupPatience = time.Minute
+
+// groupLimits are how long things may last, in milliseconds, before they are worth a word.
+type groupLimits struct {
+	stuckMS int64 // a partition without a new commit: the patience
+	heldMS  int64 // a transaction that holds a partition back: a sixth
+	// rebalancingMS is a rebalance, and goneMS the silence of a static member unless half its session timeout is shorter: a half.
+	rebalancingMS, goneMS int64
+	mixedMS               int64 // members with different assignors: about as long as a roll of the consumers takes, ten times
+}
+
+func limitsOf(patience time.Duration) groupLimits {
+	ms := patience.Milliseconds()
+	return groupLimits{stuckMS: ms, heldMS: ms / 6, rebalancingMS: ms / 2, goneMS: ms / 2, mixedMS: 10 * ms}
+}
+
 // diagnoseGroup says what is wrong with a group. It judges by the report alone.
-func diagnoseGroup(r GroupReport) GroupDiagnosis {
-	x := &groupExamination{r: &r, group: word(r.Group), findings: []Finding{}, passed: []string{}, gone: map[string]bool{}, explained: map[*GroupPartition]bool{}}
-	for _, check := range []func(){x.members, x.absent, x.rebalance, x.loop, x.polls, x.refused, x.mixed, x.surplus, x.unassigned, x.overtaken, x.leaders, x.transactions, x.unreadable, x.stuck, x.skew} {
+func diagnoseGroup(r GroupReport, patience time.Duration) GroupDiagnosis {
+	x := &groupExamination{groupLimits: limitsOf(patience), r: &r, group: word(r.Group), findings: []Finding{}, passed: []string{}, gone: map[string]bool{}, explained: map[*GroupPartition]bool{}}
+	for _, check := range []func(){x.members, x.absent, x.rebalance, x.loop, x.polls, x.refused, x.mixed, x.surplus, x.unassigned, x.overtaken, x.doomed, x.leaders, x.transactions, x.unreadable, x.stuck, x.skew} {
 		check()
 	}
 	return GroupDiagnosis{GroupReport: r, Well: len(x.findings) == 0, Findings: x.findings, Passed: x.passed}
 }
 
 type groupExamination struct {
+	groupLimits
 	r *GroupReport
 	// group is its name as a word of a command.
 	group    string
@@ -94,7 +110,7 @@ func (x *groupExamination) rebalance() {
 		}
 		return
 	}
-	if x.r.SinceMS < rebalancingMS {
+	if x.r.SinceMS < x.rebalancingMS {
 		x.pass("a rebalance is under way, for %s", millis(x.r.SinceMS))
 		return
 	}
@@ -234,6 +250,29 @@ func (x *groupExamination) overtaken() {
 	}
 }
 
+// doomed finds partitions whose retention is about to overtake the group.
+func (x *groupExamination) doomed() {
+	for i := range x.r.Partitions {
+		p := &x.r.Partitions[i]
+		if p.Lag <= 0 || p.RetentionBy == "" || p.LagMS < x.stuckMS || p.Current >= 0 && p.Current < p.LogStart || p.RetentionMS > (p.LagMS+p.RetentionMS)/doomedShare {
+			continue
+		}
+		when, key := "in "+millis(p.RetentionMS), "retention.ms"
+		if p.RetentionMS == 0 {
+			when = "at any moment"
+		}
+		if p.RetentionBy == RetentionSize {
+			key = "retention.bytes"
+			if p.RetentionMS > 0 {
+				when = "in about " + millis(p.RetentionMS) + ", at the present rate"
+			}
+		}
+		x.add("retention_near", fmt.Sprintf("%s: retention deletes records %s that are not read yet", name(p), when),
+			fmt.Sprintf("%d wait, the first for %s, and %s has the log's oldest segment go then", p.Lag, millis(p.LagMS), key),
+			fmt.Sprintf("millrace topic alter-config %s --set %s=…   keeps records longer", p.Topic, key))
+	}
+}
+
 // leaders finds partitions that cannot be read or written.
 func (x *groupExamination) leaders() {
 	well := true
@@ -247,6 +286,10 @@ func (x *groupExamination) leaders() {
 		case p.UnderMinISR:
 			x.add("under_min_isr", name(p)+" refuses acks=all", "fewer of its replicas are in sync than min.insync.replicas", fix)
 			well = false
+		case p.Damaged:
+			x.add("corrupt_log", name(p)+" cannot be read: its log is damaged", fmt.Sprintf("broker %d has the only copy that counts, and has taken it offline: %s", p.Leader, p.Trouble),
+				fmt.Sprintf("stop broker %d and look with millrace log verify DIR; its files are kept. Restore them from a backup, or give them up: millrace topic delete %s", p.Leader, p.Topic))
+			well = false
 		case p.Trouble != "":
 			x.add("unknown_end", "it is not known how far "+name(p)+" is behind", p.Trouble, "millrace cluster health")
 			well = false
@@ -259,8 +302,8 @@ func (x *groupExamination) leaders() {
 
 // held says whether the group stands where an open transaction begins. Between its offset and that there may be markers and
 // aborted records, which it has passed over without a commit.
-func (p *GroupPartition) held() bool {
-	return p.Transaction != nil && p.Transaction.OpenMS >= heldMS && p.Current <= p.Stable && (p.Current == p.Stable || p.CommittedMS >= stuckMS)
+func (x *groupExamination) held(p *GroupPartition) bool {
+	return p.Transaction != nil && p.Transaction.OpenMS >= x.heldMS && p.Current <= p.Stable && (p.Current == p.Stable || p.CommittedMS >= x.stuckMS)
 }
 
 // transactions finds partitions that an open transaction holds back.
@@ -268,7 +311,7 @@ func (x *groupExamination) transactions() {
 	well := true
 	for i := range x.r.Partitions {
 		p := &x.r.Partitions[i]
-		if !p.held() {
+		if !x.held(p) {
 			continue
 		}
 		well = false
@@ -306,7 +349,7 @@ func (x *groupExamination) stuck() {
 	well := true
 	for i := range x.r.Partitions {
 		p := &x.r.Partitions[i]
-		if p.Member == "" || x.gone[p.Member] || x.explained[p] || p.held() || !p.waits() || x.r.SinceMS < stuckMS {
+		if p.Member == "" || x.gone[p.Member] || x.explained[p] || x.held(p) || !x.waits(p) || x.r.SinceMS < x.stuckMS {
 			continue
 		}
 		well = false

@@ -8,10 +8,6 @@ import (
 )
 
 const (
-	// goneMS is how long a static member may be silent before it is gone, unless half its session timeout is shorter.
-	goneMS = 30_000
-	// mixedMS is how long members with different assignors may stand together: about as long as a roll of the consumers takes.
-	mixedMS = 600_000
 	// returnsMost is how often a client may come back by its connection: once and again it may have subscribed to something else.
 	returnsMost = 1
 )
@@ -153,7 +149,7 @@ func (x *groupExamination) mixed() {
 		x.pass("one list of assignors")
 		return
 	}
-	if x.r.SinceMS < mixedMS {
+	if x.r.SinceMS < x.mixedMS {
 		x.pass("members with different assignors, as in a roll")
 		return
 	}
@@ -179,7 +175,7 @@ func (x *groupExamination) absent() {
 			continue
 		}
 		static = true
-		silent := !m.Joined && m.SessionMS > 0 && m.SeenMS > min(goneMS, m.SessionMS/silentShare)
+		silent := !m.Joined && m.SessionMS > 0 && m.SeenMS > min(x.goneMS, m.SessionMS/silentShare)
 		if !m.Away && !silent {
 			continue
 		}

@@ -17,8 +17,8 @@ const (
 )
 
 // waits reports whether records wait in a partition that the group has not moved in for long.
-func (p *GroupPartition) waits() bool {
-	return p.Lag > 0 && p.LagMS >= stuckMS && (p.Current < 0 || p.CommittedMS >= stuckMS)
+func (x *groupExamination) waits(p *GroupPartition) bool {
+	return p.Lag > 0 && p.LagMS >= x.stuckMS && (p.Current < 0 || p.CommittedMS >= x.stuckMS)
 }
 
 // unreadable finds batches that no consumer gets past: those that its leader cannot read, and those that one asks for again and
@@ -27,7 +27,7 @@ func (x *groupExamination) unreadable() {
 	well := true
 	for i := range x.r.Partitions {
 		p := &x.r.Partitions[i]
-		if !p.waits() || p.held() {
+		if !x.waits(p) || x.held(p) {
 			continue
 		}
 		at := max(p.Current, p.LogStart)
@@ -38,7 +38,7 @@ func (x *groupExamination) unreadable() {
 				fmt.Sprintf("millrace cluster health; a replica with a good copy takes over if there is one. To read on behind it: millrace group seek %s --to %d --topics %s:%d --force", x.group, at+1, p.Topic, p.Partition))
 			continue
 		}
-		r := p.stuckReader()
+		r := x.stuckReader(p)
 		if r == nil {
 			continue
 		}
@@ -68,11 +68,11 @@ func (x *groupExamination) unreadable() {
 }
 
 // stuckReader returns a client that asks for the same records again and again, nil if none does.
-func (p *GroupPartition) stuckReader() *GroupReader {
+func (x *groupExamination) stuckReader(p *GroupPartition) *GroupReader {
 	for i := range p.Readers {
 		r := &p.Readers[i]
 		switch {
-		case r.SeenMS >= stuckMS || r.SinceMS < stuckMS || r.Offset < p.Current:
+		case r.SeenMS >= x.stuckMS || r.SinceMS < x.stuckMS || r.Offset < p.Current:
 			continue
 		case r.Error == "" && r.Served < repeats, r.Error != "" && r.Asked < repeats:
 			continue
@@ -97,11 +97,11 @@ func (x *groupExamination) stands(p *GroupPartition, m *GroupMember, who string)
 	look := fmt.Sprintf("look at that process, and at the record: millrace topic consume %s -p %d -o %d -n 1", p.Topic, p.Partition, max(p.Current, p.LogStart))
 	r := p.reader(m)
 	switch {
-	case r != nil && r.SeenMS < stuckMS && r.Offset > max(p.Current, p.LogStart):
+	case r != nil && r.SeenMS < x.stuckMS && r.Offset > max(p.Current, p.LogStart):
 		return "no_commits", fmt.Sprintf("its reader, %s, has read up to offset %d, the last time %s ago%s, and nothing is committed", who, r.Offset, millis(r.SeenMS), byClient),
 			"see whether it commits at all (enable.auto.commit, or its own commits and their errors), or whether its program does not get on with what it has fetched: " +
 				fmt.Sprintf("millrace topic consume %s -p %d -o %d -n 1", p.Topic, p.Partition, max(p.Current, p.LogStart))
-	case r != nil && r.SeenMS >= stuckMS:
+	case r != nil && r.SeenMS >= x.stuckMS:
 		return "stuck", fmt.Sprintf("its reader, %s, sends heartbeats, but has asked for no records of it for %s%s: it has paused the partition, or its program does not take what it has fetched, up to offset %d", who, millis(r.SeenMS), byClient, r.Offset), look
 	case p.Current < 0:
 		return "no_commits", "its reader, " + who + ", sends heartbeats and has committed nothing", "see whether it commits at all (enable.auto.commit, or its own commits), and what it does with the first record"

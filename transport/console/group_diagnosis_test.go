@@ -17,7 +17,7 @@ func wellGroup() GroupReport {
 			{ID: "b-1", ClientID: "b", Host: "/10.0.0.8", SessionMS: 45_000, SeenMS: 900, Topics: []string{"orders"}, Offered: []string{"range"}, Partitions: 1},
 		},
 		Partitions: []GroupPartition{
-			{Topic: "orders", Partition: 0, Current: 10, CommittedMS: 500, LogStart: 0, LogEnd: 12, Lag: 2, LagMS: 400, Member: "a-1", Leader: 1},
+			{Topic: "orders", Partition: 0, Current: 10, CommittedMS: 500, LogStart: 0, LogEnd: 12, Lag: 2, LagMS: 400, RetentionMS: 600_000_000, RetentionBy: RetentionTime, Member: "a-1", Leader: 1},
 			{Topic: "orders", Partition: 1, Current: 10, CommittedMS: 500, LogStart: 0, LogEnd: 10, Lag: 0, Member: "a-1", Leader: 2},
 			{Topic: "orders", Partition: 2, Current: 10, CommittedMS: 500, LogStart: 0, LogEnd: 10, Lag: 0, Member: "b-1", Leader: 3},
 		},
@@ -32,7 +32,7 @@ func stand(p *GroupPartition, readers ...GroupReader) {
 // Every check finds what it is for, and nothing else does; each finding says why and
 // what to type.
 func TestDiagnoseGroup(t *testing.T) {
-	d := diagnoseGroup(wellGroup())
+	d := diagnoseGroup(wellGroup(), GroupPatience)
 	require.True(t, d.Well, "%v", d.Findings)
 	require.NotEmpty(t, d.Passed)
 
@@ -100,6 +100,18 @@ func TestDiagnoseGroup(t *testing.T) {
 			r.Partitions = append(r.Partitions, GroupPartition{Topic: "old", Lag: 7, LagMS: 1, Leader: 1, LogEnd: 7})
 		}, "no member is subscribed"},
 		{"overtaken", func(r *GroupReport) { r.Partitions[0].LogStart = 11 }, "lost 1 records"},
+		{"retention_near", func(r *GroupReport) {
+			p := &r.Partitions[0]
+			p.LagMS, p.RetentionMS, p.RetentionBy = 6*3600_000, 3600_000, RetentionTime
+		}, "retention.ms has"},
+		{"retention_near", func(r *GroupReport) {
+			p := &r.Partitions[0]
+			p.LagMS, p.RetentionMS, p.RetentionBy = 6*3600_000, 2*3600_000, RetentionSize
+		}, "retention.bytes has"},
+		{"retention_near", func(r *GroupReport) {
+			p := &r.Partitions[0]
+			p.LagMS, p.RetentionMS, p.RetentionBy = 6*3600_000, 0, RetentionSize
+		}, "retention.bytes has"},
 		{"ahead", func(r *GroupReport) { r.Partitions[1].LogEnd = 5 }, "set by hand"},
 		{"no_leader", func(r *GroupReport) { r.Partitions[1].Leader = -1 }, "not there"},
 		{"under_min_isr", func(r *GroupReport) { r.Partitions[1].UnderMinISR = true }, "min.insync.replicas"},
@@ -107,6 +119,10 @@ func TestDiagnoseGroup(t *testing.T) {
 			p := &r.Partitions[1]
 			p.Trouble, p.Lag, p.LagMS, p.LogStart, p.LogEnd = "no answer", -1, -1, -1, -1
 		}, "no answer"},
+		{"corrupt_log", func(r *GroupReport) {
+			p := &r.Partitions[1]
+			p.Trouble, p.Damaged, p.Lag, p.LagMS, p.LogStart, p.LogEnd = "the checksum is another one", true, -1, -1, -1, -1
+		}, "the only copy that counts"},
 		{"stuck", func(r *GroupReport) { r.Partitions[0].CommittedMS, r.Partitions[0].LagMS = 190_000, 190_000 }, "sends heartbeats and commits nothing new"},
 		{"no_commits", func(r *GroupReport) {
 			r.Partitions[0].Current, r.Partitions[0].CommittedMS, r.Partitions[0].LagMS = -1, -1, 190_000
@@ -160,7 +176,7 @@ func TestDiagnoseGroup(t *testing.T) {
 	} {
 		r := wellGroup()
 		c.edit(&r)
-		d := diagnoseGroup(r)
+		d := diagnoseGroup(r, GroupPatience)
 		require.False(t, d.Well, c.subject)
 		require.Len(t, d.Findings, 1, "%s: %v", c.subject, d.Findings)
 		f := d.Findings[0]
@@ -176,7 +192,7 @@ func TestDiagnoseTransactionElsewhere(t *testing.T) {
 	r := wellGroup()
 	r.Partitions[0].Stable, r.Partitions[0].Transaction = 11, &HeldTransaction{ID: "a", State: "Ongoing", Start: 11, OpenMS: 60_000}
 	r.Partitions[1].Stable, r.Partitions[1].Transaction = 10, &HeldTransaction{ID: "a", State: "Ongoing", Start: 10, OpenMS: 2_000}
-	require.True(t, diagnoseGroup(r).Well)
+	require.True(t, diagnoseGroup(r, GroupPatience).Well)
 }
 
 // Who was refused and would be let in now is no trouble any more, nor is a roll of the members from one assignor to another, a
@@ -187,7 +203,7 @@ func TestDiagnoseWhatPasses(t *testing.T) {
 	r.Churn = []GroupChurn{{ClientID: "a", Host: "/10.0.0.7", Came: 2, Went: 1, Returns: 1, Reasons: []GroupChurnReasons{{"member-left", 1}}}}
 	r.SinceMS, r.Members[0].Offered = 60_000, []string{"range", "cooperative-sticky"}
 	r.Members[1].Instance, r.Members[1].SeenMS = "pay-1", 12_000
-	d := diagnoseGroup(r)
+	d := diagnoseGroup(r, GroupPatience)
 	require.True(t, d.Well, "%v", d.Findings)
 }
 
@@ -198,7 +214,7 @@ func TestDiagnoseForeignGroup(t *testing.T) {
 	for i := range r.Members {
 		r.Members[i].Topics, r.Members[i].Partitions = []string{}, -1
 	}
-	require.True(t, diagnoseGroup(r).Well)
+	require.True(t, diagnoseGroup(r, GroupPatience).Well)
 }
 
 // S6: what clients call themselves neither draws on the terminal of who asks, nor looks like a line of ours, nor is run by a shell
