@@ -18,6 +18,9 @@ import (
 //	v6    a group that does not exist is 69 with a text; before, it is a group in
 //	      the state Dead, without an error (KIP-1043)
 //
+// A group of the newer protocol does not exist here: who asks goes on to
+// ConsumerGroupDescribe then, which has what its members read.
+//
 // Metadata and assignments are those of a stable generation; while a group
 // rebalances there are none, as in Kafka.
 
@@ -29,13 +32,17 @@ func (h *Handlers) describeGroups(c *call, req *kmsg.DescribeGroupsRequest) kmsg
 		rg := kmsg.NewDescribeGroupsResponseGroup()
 		rg.Group = name
 		d, err := h.cfg.Groups.Describe(name)
+		why := "Group %s not found."
+		if err == nil && d.Type == group.TypeConsumer {
+			err, why = group.ErrGroupNotFound, "Group %s is not a classic group."
+		}
 		switch {
 		case errors.Is(err, group.ErrGroupNotFound), errors.Is(err, group.ErrInvalidGroup): // "" is a group that is not there, as for Kafka
 			err = group.ErrGroupNotFound
 			rg.State = string(group.StateDead)
 			if req.Version >= 6 {
 				rg.ErrorCode = c.groupCode(err)
-				rg.ErrorMessage = message(fmt.Sprintf("Group %s not found.", name))
+				rg.ErrorMessage = message(fmt.Sprintf(why, name))
 			}
 		case err != nil:
 			rg.ErrorCode, rg.ErrorMessage = c.groupCode(err), errorMessage(err)

@@ -519,7 +519,7 @@ func flattenOffsets(resp *kmsg.OffsetFetchResponse) (out []string, code int16) {
 	return out, code
 }
 
-// DescribeGroups of a group that is not there: Dead without an error, 69 with a text
+// DescribeGroups of a group that is not there, or not for it: Dead without an error, 69 with a text
 // from version 6 on. What a group shows while it rebalances has no assignments.
 func TestDescribeGroupsVersions(t *testing.T) {
 	b := ownBroker(t, brokerEdit{})
@@ -534,12 +534,14 @@ func TestDescribeGroupsVersions(t *testing.T) {
 			}, nil
 		case "moved":
 			return group.Description{}, group.ErrNotCoordinator
+		case "modern":
+			return group.Description{Group: name, Type: group.TypeConsumer, State: group.StateStable, ProtocolType: "consumer", Members: []group.DescribedMember{{ID: "m1"}}}, nil
 		}
 		return group.Description{}, group.ErrGroupNotFound
 	}
 	for version := int16(0); version <= 6; version++ {
 		req := kmsg.NewPtrDescribeGroupsRequest()
-		req.Version, req.Groups, req.IncludeAuthorizedOperations = version, []string{"billing", "nowhere", "moved"}, true
+		req.Version, req.Groups, req.IncludeAuthorizedOperations = version, []string{"billing", "nowhere", "moved", "modern"}, true
 		resp := ask[*kmsg.DescribeGroupsResponse](c, req)
 		g := resp.Groups[0]
 		require.Equal(t, [5]any{int16(0), "Stable", "consumer", "range", "work"}, [5]any{g.ErrorCode, g.State, g.ProtocolType, g.Protocol, string(g.Members[0].MemberAssignment)})
@@ -555,6 +557,8 @@ func TestDescribeGroupsVersions(t *testing.T) {
 		}
 		require.Equal(t, want, [2]any{resp.Groups[1].ErrorCode, resp.Groups[1].State})
 		require.EqualValues(t, 16, resp.Groups[2].ErrorCode)
+		require.Equal(t, want, [2]any{resp.Groups[3].ErrorCode, resp.Groups[3].State}, "a group of KIP-848 is described by ConsumerGroupDescribe alone")
+		require.Empty(t, resp.Groups[3].Members)
 	}
 	state = group.StatePreparing
 	req := kmsg.NewPtrDescribeGroupsRequest()
