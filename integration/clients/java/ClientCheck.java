@@ -8,6 +8,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Base64;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -19,13 +20,17 @@ import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.consumer.CommitFailedException;
+import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -35,6 +40,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 public final class ClientCheck {
     private static final Base64.Encoder ENCODER = Base64.getEncoder();
     private static final Base64.Decoder DECODER = Base64.getDecoder();
+    private static final Map<String, Member> MEMBERS = new HashMap<>();
     private static String bootstrap;
 
     private ClientCheck() {}
@@ -94,6 +100,15 @@ public final class ClientCheck {
                 return consume(new TopicPartition(a[1], Integer.parseInt(a[2])), Long.parseLong(a[3]), Integer.parseInt(a[4]), Path.of(a[5]));
             case "group":
                 return group(a[1], a[2], a[3], Integer.parseInt(a[4]), Path.of(a[5]));
+            case "member":
+                Member member = new Member(a[2], a[3], a[4], a[5], a[6]);
+                MEMBERS.put(a[1], member);
+                member.start();
+                return "";
+            case "heard":
+                return MEMBERS.get(a[1]).heard();
+            case "leave":
+                return MEMBERS.remove(a[1]).leave();
             default:
                 throw new IllegalArgumentException("unknown command " + a[0]);
         }
@@ -187,6 +202,102 @@ public final class ClientCheck {
             consumer.commitSync(next);
         }
         return count;
+    }
+
+    /** A member that reads and commits until it is told to leave. */
+    private static final class Member extends Thread {
+        private final KafkaConsumer<byte[], byte[]> consumer;
+        private final String topic;
+        private final String commit;
+        private final Map<TopicPartition, Long> next = new HashMap<>();
+        private final List<String> jumps = new ArrayList<>();
+        private volatile boolean leaving;
+        private volatile Exception failure;
+
+        Member(String group, String protocol, String assignor, String topic, String commit) {
+            this.topic = topic;
+            this.commit = commit;
+            Properties p = new Properties();
+            p.put("bootstrap.servers", bootstrap);
+            p.put("group.id", group);
+            p.put("group.protocol", protocol);
+            if (protocol.equals("classic")) {
+                String name = assignor.equals("range") ? "RangeAssignor" : "CooperativeStickyAssignor";
+                p.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer." + name);
+                p.put("heartbeat.interval.ms", 500);
+                p.put("session.timeout.ms", 10_000);
+            }
+            p.put("auto.offset.reset", "earliest");
+            p.put("enable.auto.commit", commit.equals("auto"));
+            p.put("auto.commit.interval.ms", 50);
+            p.put("max.poll.records", 3);
+            p.put("max.partition.fetch.bytes", 512);
+            consumer = new KafkaConsumer<>(p, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+        }
+
+        @Override
+        public void run() {
+            try (consumer) {
+                consumer.subscribe(List.of(topic), new ConsumerRebalanceListener() {
+                    @Override
+                    public void onPartitionsRevoked(Collection<TopicPartition> gone) {
+                        forget(gone);
+                    }
+
+                    @Override
+                    public void onPartitionsAssigned(Collection<TopicPartition> come) {
+                        // what is read of them tells
+                    }
+                });
+                while (!leaving) {
+                    ConsumerRecords<byte[], byte[]> records = consumer.poll(Duration.ofMillis(100));
+                    for (ConsumerRecord<byte[], byte[]> r : records) {
+                        heard(new TopicPartition(r.topic(), r.partition()), r.offset());
+                    }
+                    if (records.isEmpty()) {
+                        continue;
+                    }
+                    if (commit.equals("sync")) {
+                        try {
+                            consumer.commitSync();
+                        } catch (CommitFailedException | RebalanceInProgressException e) {
+                            // as programs do: the next poll brings it back
+                        }
+                    } else if (commit.equals("async")) {
+                        consumer.commitAsync();
+                    }
+                    Thread.sleep(20);
+                }
+            } catch (Exception e) {
+                failure = e;
+            }
+        }
+
+        private synchronized void forget(Collection<TopicPartition> gone) {
+            next.keySet().removeAll(gone);
+        }
+
+        private synchronized void heard(TopicPartition tp, long offset) {
+            Long expected = next.put(tp, offset + 1);
+            if (expected == null || expected != offset) {
+                jumps.add(tp.partition() + ":" + offset);
+            }
+        }
+
+        synchronized String heard() throws Exception {
+            if (failure != null) {
+                throw failure;
+            }
+            String all = String.join(",", jumps);
+            jumps.clear();
+            return all;
+        }
+
+        String leave() throws Exception {
+            leaving = true;
+            join();
+            return heard();
+        }
     }
 
     private static String encode(byte[] b) {
