@@ -50,7 +50,7 @@ func testConfig(dir string) Config {
 }
 
 // startBroker runs a broker until the test ends, and waits until it serves.
-func startBroker(t *testing.T, c Config) *Broker {
+func startBroker(t testing.TB, c Config) *Broker {
 	t.Helper()
 	b, err := New(c)
 	require.NoError(t, err)
@@ -76,7 +76,7 @@ func runError(t *testing.T, c Config) error {
 	return err
 }
 
-func client(t *testing.T, b *Broker, opts ...kgo.Opt) *kgo.Client {
+func client(t testing.TB, b *Broker, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
 	cl, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(b.Advertised()), kgo.AllowAutoTopicCreation(), kgo.RetryTimeout(patience)}, opts...)...)
 	require.NoError(t, err)

@@ -179,3 +179,46 @@ func TestGroupMetricsAboveTheBound(t *testing.T) {
 	require.Equal(t, 7., got["kafka_consumergroup_lag_sum"])
 	require.NotContains(t, got, "kafka_consumergroup_lag")
 }
+
+// A scrape with 100,000 offsets of 1,000 groups, which wait at places of their own; report is what group diagnose asks of one group.
+func BenchmarkGroups(b *testing.B) {
+	const groups, partitions, records = 1000, 100, 1000
+	broker := startBroker(b, testConfig(b.TempDir()))
+	cl := client(b, broker, kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchMaxBytes(1000))
+	adm := kadm.NewClient(cl)
+	ctx := b.Context()
+	_, err := adm.CreateTopic(ctx, partitions, 1, nil, "orders")
+	require.NoError(b, err)
+	for p := range int32(partitions) {
+		for range records {
+			cl.Produce(ctx, &kgo.Record{Topic: "orders", Partition: p, Value: make([]byte, 20)}, nil)
+		}
+	}
+	require.NoError(b, cl.Flush(ctx))
+	for g := range groups {
+		o := kadm.Offsets{}
+		for p := range int32(partitions) {
+			o.Add(kadm.Offset{Topic: "orders", Partition: p, At: int64(g+int(p)*7) % records, LeaderEpoch: -1})
+		}
+		require.NoError(b, adm.CommitAllOffsets(ctx, "g"+strconv.Itoa(g), o))
+	}
+	m := newGroupMetrics(broker)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(m)
+	b.Run("scrape", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := registry.Gather(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("report", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := (groupReports{broker}).GroupReport(ctx, "g7"); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

@@ -226,18 +226,14 @@ func (l *logEnds) measure(p *groupPartition) {
 }
 
 // addAges looks at the first batch that waits in each partition: the time in its header is exact, where a guess from
-// rates would be none. One batch is read for each partition that lags.
+// rates would be none. Groups that stand close together are answered from one read.
 func (c *connection) addAges(ctx context.Context, groups []*groupLag, logs *logEnds) error {
-	type place struct {
-		topicPartition
-		offset int64
-	}
-	waiting := map[place][]*groupPartition{}
+	waiting := map[topicPartition][]*groupPartition{}
 	for _, g := range groups {
 		for i := range g.Partitions {
 			p := &g.Partitions[i]
 			if p.Lag != nil && *p.Lag > 0 {
-				at := place{topicPartition{p.Topic, p.Partition}, max(*p.Current, *p.LogStart)}
+				at := topicPartition{p.Topic, p.Partition}
 				waiting[at] = append(waiting[at], p)
 			}
 		}
@@ -247,17 +243,22 @@ func (c *connection) addAges(ctx context.Context, groups []*groupLag, logs *logE
 	now := time.Now()
 	for at, partitions := range waiting {
 		work.Go(func() error {
-			written, err := c.firstBatchTime(ctx, logs.details[at.topic], at.partition, at.offset)
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
+			slices.SortFunc(partitions, func(a, b *groupPartition) int { return cmp.Compare(a.from(), b.from()) })
+			var batches []byte
 			for _, p := range partitions {
-				if err != nil {
-					p.Error = status(err)
-					continue
-				}
-				if written.IsZero() {
-					continue // nothing there by now
+				written, ok := batchTime(batches, p.from())
+				if !ok {
+					var err error
+					if batches, err = c.readBatches(ctx, logs.details[at.topic], at.partition, p.from()); err != nil {
+						if ctx.Err() != nil {
+							return ctx.Err()
+						}
+						p.Error = status(err)
+						continue
+					}
+					if written, ok = batchTime(batches, p.from()); !ok {
+						continue // nothing there by now
+					}
 				}
 				age := max(now.Sub(written), 0).Milliseconds()
 				p.LagMS = &age
@@ -268,6 +269,9 @@ func (c *connection) addAges(ctx context.Context, groups []*groupLag, logs *logE
 	}
 	return work.Wait()
 }
+
+// from is where a partition that lags is read next.
+func (p *groupPartition) from() int64 { return max(*p.Current, *p.LogStart) }
 
 // doom says when retention deletes the first record that waits: by the sooner of its two rules.
 func (l *logEnds) doom(p *groupPartition) {
@@ -281,53 +285,59 @@ func (l *logEnds) doom(p *groupPartition) {
 	}
 }
 
-// firstBatchTime reads the first batch at or after an offset and returns when it was written: its first record's time, or
-// its last's when the offset lies within the batch. The zero time: there is none.
-func (c *connection) firstBatchTime(ctx context.Context, t kadm.TopicDetail, partition int32, offset int64) (time.Time, error) {
+// agesBytes is how much is read of a partition at once, beside the first batch, which is read whole.
+const agesBytes = 16 << 10
+
+// readBatches reads batches at and after an offset; the last may be cut off.
+func (c *connection) readBatches(ctx context.Context, t kadm.TopicDetail, partition int32, offset int64) ([]byte, error) {
 	leader := t.Partitions[partition].Leader
 	if leader < 0 {
-		return time.Time{}, kerr.LeaderNotAvailable
+		return nil, kerr.LeaderNotAvailable
 	}
 	req := kmsg.NewPtrFetchRequest()
-	req.MaxWaitMillis, req.MinBytes, req.MaxBytes = 0, 0, 1 // the first batch is sent whole all the same
+	req.MaxWaitMillis, req.MinBytes, req.MaxBytes = 0, 0, agesBytes
 	req.SessionEpoch = -1
 	rt := kmsg.NewFetchRequestTopic()
 	rt.Topic, rt.TopicID = t.Topic, t.ID
 	rp := kmsg.NewFetchRequestTopicPartition()
-	rp.Partition, rp.FetchOffset, rp.PartitionMaxBytes = partition, offset, 1
+	rp.Partition, rp.FetchOffset, rp.PartitionMaxBytes = partition, offset, agesBytes
 	rt.Partitions = append(rt.Partitions, rp)
 	req.Topics = append(req.Topics, rt)
 	answer, err := c.Broker(int(leader)).RetriableRequest(ctx, req)
 	if err != nil {
-		return time.Time{}, err
+		return nil, err
 	}
 	resp := answer.(*kmsg.FetchResponse)
 	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
-		return time.Time{}, err
+		return nil, err
 	}
 	if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
-		return time.Time{}, errors.New("the answer does not name the partition")
+		return nil, errors.New("the answer does not name the partition")
 	}
 	p := &resp.Topics[0].Partitions[0]
 	if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-		return time.Time{}, err
+		return nil, err
 	}
-	return batchTime(p.RecordBatches, offset), nil
+	return p.RecordBatches, nil
 }
 
-// batchTime is the time in the header of a record batch (version 2): its first record's if the offset asked for is at its
-// beginning or before, else its last's.
-func batchTime(b []byte, offset int64) time.Time {
+// batchTime is the time in the header of the record batch (version 2) that a reader from an offset gets first: its first record's if
+// the offset is at its beginning or before, else its last's. False: there is none among these. Batches come in the order of their
+// offsets, the first of them at or before the offset, unless those between have been compacted away.
+func batchTime(b []byte, offset int64) (time.Time, bool) {
 	const header = 61
-	if len(b) < header || b[16] != 2 {
-		return time.Time{}
+	for len(b) >= header && b[16] == 2 {
+		base, size, last := int64(binary.BigEndian.Uint64(b)), 12+int64(binary.BigEndian.Uint32(b[8:])), int64(binary.BigEndian.Uint32(b[23:]))
+		if base+last >= offset {
+			first, newest := int64(binary.BigEndian.Uint64(b[27:])), int64(binary.BigEndian.Uint64(b[35:]))
+			if appendTime := binary.BigEndian.Uint16(b[21:])&(1<<3) != 0; appendTime || base < offset {
+				first = newest
+			}
+			return time.UnixMilli(first), true
+		}
+		b = b[min(size, int64(len(b))):]
 	}
-	base, first, last := int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint64(b[27:])), int64(binary.BigEndian.Uint64(b[35:]))
-	appendTime := binary.BigEndian.Uint16(b[21:])&(1<<3) != 0
-	if appendTime || base < offset {
-		return time.UnixMilli(last)
-	}
-	return time.UnixMilli(first)
+	return time.Time{}, false
 }
 
 // lagText is a lag in records and time, for people: 41204 (≈ 3m10s).

@@ -253,6 +253,9 @@ func TestAdminErrors(t *testing.T) {
 	refused(t, s, 400, "POST /v1/quorum/voters", `{"broker":1} more`)
 	refused(t, s, 400, "POST /v1/quorum/voters", strings.Repeat(" ", maxBody)+`{"broker":1}`)
 	refused(t, s, 404, "POST /v1/quorum/transfer", `{"broker":9}`)
+	// A group may have offsets of many partitions: the order is read whole.
+	many := strings.Repeat(`{"topic":"orders","partition":1,"offset":10},`, 5000)
+	require.Equal(t, "there are no groups", refused(t, s, 400, "POST /v1/groups/billing/offsets", `{"offsets":[`+strings.TrimSuffix(many, ",")+`]}`).What)
 	require.Empty(t, f.orders)
 	for err, status := range map[error]int{
 		metadata.ErrNotController: 503, metadata.ErrTimeout: 504, context.DeadlineExceeded: 504, errors.ErrUnsupported: 501, io.ErrUnexpectedEOF: 500, metadata.ErrStale: 409,

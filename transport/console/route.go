@@ -17,8 +17,12 @@ import (
 // orderTimeout bounds how long an order to the cluster may take.
 const orderTimeout = 20 * time.Second
 
-// maxBody bounds a request's body.
-const maxBody = 64 << 10
+// maxBody bounds a request's body, mostSoughtBody that of a GroupSeekOrder, which may be about mostSought partitions: it is what
+// brokers send each other at most.
+const (
+	maxBody        = 64 << 10
+	mostSoughtBody = 16 << 20
+)
 
 // route is one operation of the admin API. The table routes is what the server serves and what openapi.json is made of.
 type route struct {
@@ -179,7 +183,11 @@ func (s *Server) serveRoute(rt *route) http.HandlerFunc {
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), orderTimeout)
 		defer cancel()
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		limit := int64(maxBody)
+		if _, ok := rt.body.(GroupSeekOrder); ok {
+			limit = mostSoughtBody
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, limit)
 		answer, err := rt.handle(&call{Admin: admin, ctx: ctx, r: r, minISR: admin.MinISR()})
 		if r.Method != http.MethodGet {
 			s.cfg.Logger.Info("order by the admin API", "method", r.Method, "path", r.URL.Path, "remote", r.RemoteAddr, "error", err)
