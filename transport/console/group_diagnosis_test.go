@@ -234,7 +234,7 @@ func TestDiagnoseHostileNames(t *testing.T) {
 	stand(&r.Partitions[0], GroupReader{ClientID: evil, Host: evil, Offset: 10, SinceMS: 180_000, SeenMS: 900, Asked: 90, Served: 90, MaxBytes: 1 << 20})
 	empty := r
 	empty.Members, empty.State = nil, "Empty"
-	for _, d := range []GroupDiagnosis{diagnoseGroup(r), diagnoseGroup(empty)} {
+	for _, d := range []GroupDiagnosis{diagnoseGroup(r, GroupPatience), diagnoseGroup(empty, GroupPatience)} {
 		require.NotEmpty(t, d.Findings)
 		for _, f := range d.Findings {
 			for _, s := range []string{f.What, f.Why, f.Fix} {
