@@ -115,7 +115,7 @@ func (s *Store) checkProposal(c groupProposal) (lane, error) {
 			return l, err
 		}
 	case pb.CommandType_COMMAND_TRANSACT:
-		return offsetsLane, s.checkTransact(c.Body)
+		return transactionsLane, s.checkTransact(c.Body)
 	default:
 		return l, fmt.Errorf("%w: a coordinator can't propose %v", ErrInvalidRequest, c.Kind)
 	}

@@ -27,14 +27,15 @@
 //	        │ encoded commands and commits
 //	     outbox            lanes with one call in flight; a call carries all that waits (D4)         outbox.go
 //	                       a group's changes behind the commits asked for before (I18)             outbox_order.go
-//	        │ one call
+//	        │ one call, in a binary form (forward_batch.go)
 //	   the controller      makes sure that the commands can be read, and proposes them               controller_groups.go
 //	        │
 //	proposer, Raft, fsm    Apply asks: does this registration coordinate the group, is the revision   command_change_group.go,
 //	        │              right, may this member commit                                              command_commit_offsets.go
 //	    landings           the coordinator has applied it too, and answers                           landing.go
 //
-// Commits are written and read by hand (commit_codec.go), in the bytes of protobuf.
+// Commits are written and read by hand (commit_codec.go), in the bytes of protobuf. Of many that come at once more share an
+// entry, which waits for them for up to 10 ms after the last one (proposer.go).
 //
 // Steps of transactions take the same way, in lanes of their own: ChangeTransaction, AddToTransaction,
 // CommitTransactionOffsets and MarkersWritten (transactions.go), batches of them in the command transact
@@ -158,7 +159,7 @@
 //
 // # Goroutines
 //
-// Started by Open and waited for by Close, beside Raft's own: gather and settle of the proposer, six lanes of the
+// Started by Open and waited for by Close, beside Raft's own: gather and settle of the proposer, five lanes of the
 // outbox, land, askBarriers, expire, followLeadership, tellSuspicions, control, keepQuorum, and with Config.Balance balance. A
 // leader has two more for each follower it sends entries to (raft_announcer.go), which end with that connection; Raft's own for a
 // follower that can't be reached waits until a heartbeat reaches it again, for a minute at most (raft_absence.go). Raft calls the

@@ -23,7 +23,7 @@ const (
 	// laneCapacity bounds the commands that wait in a lane; whoever comes then waits outside. Two full entries are enough
 	// to fill the next one at any time.
 	laneCapacity = 2 * maxEntryCommands
-	// offsetsShare of an entry's commands is open to the offsets lane even when metadata alone would fill it, so that
+	// offsetsShare of an entry's commands is open to transactions and offsets even when metadata alone would fill it, so that
 	// overtaking does not become starving.
 	offsetsShare = maxEntryCommands / 10
 	// offsetsSpacing is for how long after an entry with many offset commits the next one is not begun for their sake, and
@@ -40,8 +40,9 @@ const (
 type lane int
 
 const (
-	metadataLane lane = iota
-	offsetsLane       // committed offsets of consumer groups
+	metadataLane     lane = iota
+	transactionsLane      // steps of transactions
+	offsetsLane           // committed offsets of consumer groups
 	lanes
 )
 
@@ -236,6 +237,8 @@ func (p *proposer) first() *proposal {
 		select {
 		case pr := <-p.queues[metadataLane]:
 			return pr
+		case pr := <-p.queues[transactionsLane]:
+			return pr
 		case pr := <-offsets:
 			return pr
 		case <-due:
@@ -277,9 +280,9 @@ func (p *proposer) fill(first *proposal) (data []byte, taken []*proposal) {
 
 // poll takes a command without waiting, for an entry that has n already; nil if none waits.
 func (p *proposer) poll(n int) *proposal {
-	order := [...]lane{metadataLane, offsetsLane}
+	order := [...]lane{metadataLane, transactionsLane, offsetsLane}
 	if n >= maxEntryCommands-offsetsShare {
-		order = [...]lane{offsetsLane, metadataLane}
+		order = [...]lane{offsetsLane, transactionsLane, metadataLane}
 	}
 	for _, l := range order {
 		select {

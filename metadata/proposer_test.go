@@ -370,5 +370,15 @@ func TestManyOffsetsShareEntries(t *testing.T) {
 		require.Len(t, r.flying(), 54)
 		require.Len(t, r.entries[53].commands, 2, "metadata does not wait, and takes along what does")
 		r.entries[53].commit()
+
+		time.Sleep(offsetsSpacing)
+		submit(t, p, offsetsLane, manyOffsetBytes)
+		r.flying()[54].commit()
+		submit(t, p, transactionsLane, manyOffsetBytes)
+		require.Len(t, r.flying(), 56, "nor do transactions")
+		r.entries[55].commit()
+		submit(t, p, transactionsLane, 100)
+		require.Len(t, r.flying(), 57, "of which many don't count")
+		r.entries[56].commit()
 	})
 }
