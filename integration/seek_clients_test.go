@@ -183,7 +183,6 @@ func (r *seekRun) run() {
 		}
 		undo = r.seek(ctx, r.file(to))
 		r.awaitAll(ctx, members, to)
-		at = committed()
 	}
 	// What was committed before comes back.
 	text, err := os.ReadFile(undo)
