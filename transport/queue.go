@@ -179,6 +179,9 @@ func (c *Conn) settleLocked(r *Request, s slot) {
 	if len(c.mu.out) == 0 || c.mu.flushing || r.slot.handling {
 		return
 	}
+	if r.direct && c.mu.pending == 0 && c.writeDirectLocked() {
+		return
+	}
 	if !c.mu.writer {
 		c.mu.writer = true
 		c.server.tasks.Go(c.write)

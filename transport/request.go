@@ -58,6 +58,7 @@ type Request struct {
 
 	slot     slot
 	recycled bool // see Recycle
+	direct   bool // see ReplyDirect
 }
 
 // Recycle says that the handler has answered and keeps nothing of the request, whose memory then serves another one. It may be called
@@ -78,6 +79,14 @@ func (r *Request) Draining() <-chan struct{} { return r.Conn.server.draining }
 // queued is written by the reader goroutine after Handle returned, or by the writer goroutine if that was before. A second answer to the same
 // request is logged and dropped.
 func (r *Request) Reply(resp Response) { r.Conn.answer(r, resp, "") }
+
+// ReplyDirect is Reply for a late answer, by a goroutine that holds no lock and answers many connections in a row: where nothing else of the
+// connection is in work it writes the answer itself, in one try that does not wait for room in the socket, which spares waking a
+// writer goroutine for each of them. What does not go out so, the writer sends as ever.
+func (r *Request) ReplyDirect(resp Response) {
+	r.direct = true
+	r.Conn.answer(r, resp, "")
+}
 
 // ReplyThrottled is Reply for a response that carries mute as its throttle time (KIP-219): the connection's socket isn't read for so
 // long, since not every client obeys.

@@ -119,24 +119,12 @@ func (m *Member) beat() error {
 	}
 }
 
-// Commit commits one offset of a partition as this member, and returns the error code of the answer.
-func (m *Member) Commit(topic string, partition int32, offset int64) (code int16, err error) {
+// Commit commits the same offset of some partitions of a topic by one request, as a member does for those it reads, and returns
+// the first error code of the answer.
+func (m *Member) Commit(topic string, partitions []int32, offset int64) (code int16, err error) {
 	req := kmsg.NewPtrOffsetCommitRequest()
 	req.Version, req.Group, req.MemberID, req.Generation = 9, m.cfg.Group, m.id, m.generation
-	t := kmsg.NewOffsetCommitRequestTopic()
-	p := kmsg.NewOffsetCommitRequestTopicPartition()
-	p.Partition, p.Offset, p.LeaderEpoch = partition, offset, -1
-	t.Topic, t.Partitions = topic, append(t.Partitions, p)
-	req.Topics = append(req.Topics, t)
-	answer, err := m.conn.Do(req, requestPatience)
-	if err != nil {
-		return 0, err
-	}
-	resp := answer.(*kmsg.OffsetCommitResponse)
-	if len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
-		return 0, errMalformed
-	}
-	return resp.Topics[0].Partitions[0].ErrorCode, nil
+	return commit(m.conn, req, topic, partitions, offset)
 }
 
 // CommitAll commits the same offset of the partitions [0, partitions) of a topic to a group without members, by one request,
@@ -144,11 +132,19 @@ func (m *Member) Commit(topic string, partition int32, offset int64) (code int16
 func CommitAll(c *Conn, group, topic string, partitions int, offset int64) (code int16, err error) {
 	req := kmsg.NewPtrOffsetCommitRequest()
 	req.Version, req.Group = 9, group
+	all := make([]int32, partitions)
+	for i := range all {
+		all[i] = int32(i)
+	}
+	return commit(c, req, topic, all, offset)
+}
+
+func commit(c *Conn, req *kmsg.OffsetCommitRequest, topic string, partitions []int32, offset int64) (code int16, err error) {
 	t := kmsg.NewOffsetCommitRequestTopic()
-	t.Topic = topic
-	for i := range partitions {
+	t.Topic, t.Partitions = topic, make([]kmsg.OffsetCommitRequestTopicPartition, 0, len(partitions))
+	for _, partition := range partitions {
 		p := kmsg.NewOffsetCommitRequestTopicPartition()
-		p.Partition, p.Offset, p.LeaderEpoch = int32(i), offset, -1
+		p.Partition, p.Offset, p.LeaderEpoch = partition, offset, -1
 		t.Partitions = append(t.Partitions, p)
 	}
 	req.Topics = append(req.Topics, t)
@@ -156,12 +152,17 @@ func CommitAll(c *Conn, group, topic string, partitions int, offset int64) (code
 	if err != nil {
 		return 0, err
 	}
+	answered := 0
 	for _, t := range answer.(*kmsg.OffsetCommitResponse).Topics {
 		for _, p := range t.Partitions {
 			if p.ErrorCode != 0 {
 				return p.ErrorCode, nil
 			}
+			answered++
 		}
+	}
+	if answered != len(partitions) {
+		return 0, errMalformed
 	}
 	return 0, nil
 }

@@ -21,9 +21,9 @@ const (
 	commitsRatio = 2      // produce p99 with them, times that without
 )
 
-// measureCommits has members of classic groups commit offsets one at a time, each on a connection of its own, at rising
-// rates and at last as fast as they are answered, while paced producers write. It compares the producers' p99 with that
-// without commits, and says how many commits share a Raft entry.
+// measureCommits has members of classic groups commit offsets, each on a connection of its own and so many by one request as
+// asked for, at rising rates and at last as fast as they are answered, while paced producers write. It compares the producers'
+// p99 with that without commits, and says how many commits share a Raft entry.
 func (b *bench) measureCommits(ctx context.Context) (err error) {
 	c, err := b.open(ctx, "commits", "min.insync.replicas=2", "group.initial.rebalance.delay.ms=500")
 	if err != nil {
@@ -46,7 +46,7 @@ func (b *bench) measureCommits(ctx context.Context) (err error) {
 	var l load
 	var end func()
 	producer := 0
-	if interval := partitions * 2 * time.Millisecond; b.together { // 500 a second
+	if interval := partitions * time.Second / time.Duration(b.produced); b.together {
 		end, err = l.start(c.Seeds(), "paced", partitions, interval, 100)
 	} else {
 		end, producer, err = l.startApart(c.Seeds(), "paced", partitions, interval, 100)
@@ -56,7 +56,7 @@ func (b *bench) measureCommits(ctx context.Context) (err error) {
 	}
 	defer end()
 	k := newCommitters(c.Seeds(), "read", partitions, groups, 3)
-	k.producer = producer
+	k.producer, k.each = producer, b.each
 	if err := k.start(ctx); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (b *bench) measureCommits(ctx context.Context) (err error) {
 			return err
 		}
 		base := max(calm.p99, again.p99)
-		what := fmt.Sprintf("%d commits/s asked for", rate)
+		what := fmt.Sprintf("%d offsets/s asked for, %d by a request", rate, b.each)
 		if rate == unpaced {
 			what = fmt.Sprintf("%d members commit as fast as they are answered", len(k.all))
 		}
@@ -111,6 +111,7 @@ type committers struct {
 	stop     context.CancelFunc
 	work     sync.WaitGroup
 	producer int // its process, 0: this one
+	each     int // offsets by each request
 
 	mu      sync.Mutex
 	took    []time.Duration
@@ -162,6 +163,10 @@ func (k *committers) start(ctx context.Context) error {
 // run is one member's life.
 func (k *committers) run(ctx context.Context, i int, m *member.Member, joined *atomic.Int64) {
 	seen := false
+	mine := make([]int32, k.each) // a group's three members commit different partitions, as they read them
+	for j := range mine {
+		mine[j] = int32((i + 3*j) % 12)
+	}
 	var next time.Time
 	interval := int64(0)
 	for offset := int64(0); ctx.Err() == nil; {
@@ -198,7 +203,7 @@ func (k *committers) run(ctx context.Context, i int, m *member.Member, joined *a
 			}
 		}
 		began := time.Now()
-		code, err := m.Commit(k.topic, int32(i%12), offset)
+		code, err := m.Commit(k.topic, mine, offset)
 		took := time.Since(began)
 		offset++
 		k.mu.Lock()
@@ -222,7 +227,7 @@ func (k *committers) end() {
 
 // commitStep is what a while of commits came to.
 type commitStep struct {
-	rate                                 float64 // commits answered in a second
+	rate                                 float64 // offsets whose commit was answered, in a second
 	commitMedian, commitP99, commitWorst time.Duration
 	perEntry                             float64 // commits for each Raft entry
 	median, p99                          time.Duration
@@ -250,7 +255,7 @@ func (k *committers) step(ctx context.Context, c *cluster.Cluster, l *load, rate
 	case unpaced:
 		k.interval.Store(1)
 	default:
-		k.interval.Store(int64(len(k.all)) * int64(time.Second) / int64(rate))
+		k.interval.Store(int64(len(k.all)*k.each) * int64(time.Second) / int64(rate))
 	}
 	defer k.interval.Store(0)
 	if err := pause(ctx, 1500*time.Millisecond); err != nil { // until all have begun
@@ -296,7 +301,7 @@ func (k *committers) step(ctx context.Context, c *cluster.Cluster, l *load, rate
 		return s, err
 	}
 	slices.Sort(took)
-	s.rate = float64(len(took)) / to.Sub(from).Seconds()
+	s.rate = float64(len(took)*k.each) / to.Sub(from).Seconds()
 	if n := len(took); n > 0 {
 		s.commitMedian, s.commitP99, s.commitWorst = took[n/2], took[n*99/100], took[n-1]
 	}

@@ -31,6 +31,7 @@ type bench struct {
 	step           time.Duration
 	rates          []int // of commits
 	kills, groups  int
+	each, produced int // offsets by each request, records a second beside them
 	offsets        int
 	// snapshotEntries is millrace.metadata.snapshot.entries while offsets are measured.
 	snapshotEntries int
@@ -84,6 +85,8 @@ func main() {
 	flag.IntVar(&b.offsets, "offsets", 1_000_000, "offsets that are stored")
 	flag.IntVar(&b.snapshotEntries, "snapshotentries", 400, "after how many entries brokers take snapshots while offsets are measured")
 	flag.StringVar(&rates, "rates", "1000,2500,5000,10000,15000,20000,-1", "offset commits asked for in a second; -1: as fast as they are answered")
+	flag.IntVar(&b.each, "each", 1, "offsets that a member commits by one request, 1 to 4; consumers commit all partitions they read at once, and Kafka counts offsets")
+	flag.IntVar(&b.produced, "produced", 500, "records a second, each of them a batch, that are produced beside offset commits")
 	flag.IntVar(&b.kills, "kills", 3, "how often a coordinator is killed, and how many members join a large group")
 	flag.IntVar(&b.groups, "groups", 1000, "groups of three that rest")
 	flag.StringVar(&set, "set", "", "broker settings for all parts, key=value,key=value")
@@ -93,6 +96,10 @@ func main() {
 	flag.BoolVar(&b.clientLog, "clientlog", false, "print what the client of a first topic logs")
 	flag.Parse()
 	b.set, b.env = list(set), list(env)
+	if b.each < 1 || b.each > 4 || b.produced < 1 {
+		fmt.Fprintln(os.Stderr, "scale: -each is 1 to 4, as each of a group's three members reads four partitions of twelve, and -produced at least 1")
+		os.Exit(2)
+	}
 	for _, r := range list(rates) {
 		n, err := strconv.Atoi(r)
 		if err != nil {

@@ -71,7 +71,7 @@ func (h *Handlers) offsetCommit(c *call, req *kmsg.OffsetCommitRequest) {
 	g := h.groupCalls.begin(c, nil)
 	// Also with nothing to store: the group may refuse the member.
 	h.cfg.Groups.Commit(r, func(errs []error, err error) {
-		g.answer(func(c *call) kmsg.Response { return commitAnswer(c, req, slots, errs, err) })
+		g.answerDirect(func(c *call) kmsg.Response { return commitAnswer(c, req, slots, errs, err) })
 	})
 }
 

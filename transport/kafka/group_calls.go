@@ -93,12 +93,25 @@ func (cs *groupCalls) begin(c *call, busy func(c *call) kmsg.Response) *groupCal
 
 // answer ends the call with what build makes of it. The first one counts.
 func (g *groupCall) answer(build func(c *call) kmsg.Response) {
-	c := g.take()
-	if c == nil {
-		return
+	if c := g.finish(); c != nil {
+		c.reply(build(c))
 	}
-	g.cs.remove(g, c.req.Conn)
-	c.reply(build(c))
+}
+
+// answerDirect is answer for callers without locks (transport.Request.ReplyDirect).
+func (g *groupCall) answerDirect(build func(c *call) kmsg.Response) {
+	if c := g.finish(); c != nil {
+		c.replyDirect(build(c))
+	}
+}
+
+// finish is take, after which the connection does not know of the call.
+func (g *groupCall) finish() *call {
+	c := g.take()
+	if c != nil {
+		g.cs.remove(g, c.req.Conn)
+	}
+	return c
 }
 
 // take returns the call to whoever is to end it, once.

@@ -282,6 +282,12 @@ func (c *call) reply(resp kmsg.Response) {
 	c.done()
 }
 
+// replyDirect is reply for whoever holds no lock and answers many clients in a row.
+func (c *call) replyDirect(resp kmsg.Response) {
+	c.req.ReplyDirect(transport.Message(resp))
+	c.done()
+}
+
 // done ends the call's accounting.
 func (c *call) done() {
 	c.h.metrics.duration(c.req.Key, time.Since(c.started), 0)
