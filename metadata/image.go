@@ -29,6 +29,24 @@ func (im *Image) TopicsOnly() *Image {
 // changed and changed back are not.
 func (im *Image) SharesTopics(other *Image) bool { return im.st.topics.root == other.st.topics.root }
 
+// DiffersInOffsets reports whether all that two Images may differ in are their versions, committed offsets, and the batches that
+// committed them: with many consumers nearly all that happens, and nothing to most who watch. Like SharesTopics it may be false of
+// equal Images, and costs no look at what they hold.
+func (im *Image) DiffersInOffsets(other *Image) bool {
+	a, b := im.st, other.st
+	return a == b && im.controller == other.controller || im.controller == other.controller &&
+		a.clusterID == b.clusterID && a.featureLevel == b.featureLevel && a.lastBrokerEpoch == b.lastBrokerEpoch && a.nextProducerID == b.nextProducerID && a.nextBrokerID == b.nextBrokerID &&
+		sameSlice(a.brokers, b.brokers) && sameSlice(a.configs, b.configs) && sameSlice(a.identities, b.identities) && sameSlice(a.chains, b.chains) && a.balance == b.balance &&
+		a.topics.root == b.topics.root && a.tombstones.root == b.tombstones.root &&
+		a.coordinatorEpoch == b.coordinatorEpoch && a.groupRevision == b.groupRevision && a.groups.root == b.groups.root && a.lastGenerations.root == b.lastGenerations.root &&
+		a.transactionRevision == b.transactionRevision && a.transactions.root == b.transactions.root && a.pending.root == b.pending.root
+}
+
+// sameSlice reports whether two slices are one and the same.
+func sameSlice[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
 // Hash is equal on all brokers whose Image has the same Version, however they came to it: by replay or by a snapshot (I14).
 // It costs as much as writing a snapshot.
 func (im *Image) Hash() [sha256.Size]byte { return stateHash(im.st, im.version) }

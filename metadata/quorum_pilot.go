@@ -334,9 +334,14 @@ func (s *Store) keepQuorum() {
 	poll := time.NewTicker(quorumPoll)
 	defer poll.Stop()
 	defer s.pilot.stop()
+	var seen *Image
 	for {
 		select {
 		case <-w.C():
+			before := seen
+			if seen = s.Image(); before != nil && seen.DiffersInOffsets(before) {
+				continue
+			}
 		case <-poll.C:
 		case <-s.kick:
 		case <-s.stop:

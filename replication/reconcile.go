@@ -26,7 +26,12 @@ func (m *Manager) reconcileLoop(ctx context.Context) {
 		case err := <-m.failed:
 			m.fail(err)
 		case <-w.C():
-			m.reconcile(m.cfg.Store.Image())
+			if img := m.cfg.Store.Image(); m.applied != nil && img.DiffersInOffsets(m.applied) {
+				m.applied = img // nothing of ours
+				m.advanceVersion(img.Version())
+			} else {
+				m.reconcile(img)
+			}
 		case key := <-m.renewals:
 			if m.applied != nil {
 				m.renew(key)
