@@ -27,12 +27,12 @@ const (
 	// overtaking does not become starving.
 	offsetsShare = maxEntryCommands / 10
 	// offsetsSpacing is for how long after an entry with many offset commits the next one is not begun for their sake, and
-	// manyOffsetBytes are how many bytes of them make it that long: some forty commits of one partition. Below fewOffsetBytes
+	// manyOffsetBytes are how many bytes of them make it that long: some ten commits of one partition. Below fewOffsetBytes
 	// there is no spacing, between them one in proportion. Where commits are few they are on their way at once so; where they
 	// are many more of them share an entry, each of which costs three brokers a sync and a dozen messages.
 	offsetsSpacing  = 10 * time.Millisecond
-	manyOffsetBytes = 4 << 10
-	fewOffsetBytes  = 1 << 10
+	manyOffsetBytes = 1 << 10
+	fewOffsetBytes  = 1 << 8
 )
 
 // lane is a queue of commands in front of the proposer. The lanes share entries; a command in an earlier lane is taken

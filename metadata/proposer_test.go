@@ -340,7 +340,7 @@ func TestManyOffsetsShareEntries(t *testing.T) {
 	testProposer(t, func(t *testing.T, p *proposer, r *fakeRaft) {
 		begun := time.Now()
 		for i := range 50 { // each is answered before the next comes
-			submit(t, p, offsetsLane, 900)
+			submit(t, p, offsetsLane, 200)
 			require.Len(t, r.flying(), i+1)
 			r.flying()[i].commit()
 			synctest.Wait()
