@@ -33,6 +33,10 @@ type Core struct {
 	// topics are those that the last event knew of.
 	topics Topics
 
+	// seekHolds is until when commits from outside are refused while there are no members, 0 if they are not. Members that a seek has
+	// put out would else commit where they are over its offsets: Java's of KIP-848, once fenced, commit without member and epoch.
+	seekHolds Instant
+
 	// wake is no later than the first deadline.
 	wake    Instant
 	actions []Action // of the step under way
@@ -48,6 +52,9 @@ func (c *Core) Step(now Time, ev Event) []Action { return c.AppendStep(nil, now,
 // of a broker are at rest.
 func (c *Core) AppendStep(acts []Action, now Time, ev Event) []Action {
 	c.actions = acts
+	if c.seekHolds != 0 && c.seekHolds <= now.At {
+		c.seekHolds = 0
+	}
 	c.learnTopics(ev)
 	switch ev := ev.(type) {
 	case *Loaded:
@@ -57,6 +64,9 @@ func (c *Core) AppendStep(acts []Action, now Time, ev Event) []Action {
 	case *Changed:
 		c.changed(now, ev)
 	case *Extend:
+		if c.seekHolds != 0 {
+			c.seekHolds += ev.By
+		}
 		c.classicExtend(ev.By)
 		c.consumerExtend(ev.By)
 	case *Heartbeat, *Commit, *CommitTransaction:
@@ -87,6 +97,10 @@ func (c *Core) AppendStep(acts []Action, now Time, ev Event) []Action {
 func (c *Core) handle(now Time, ev Event) {
 	if !c.loaded {
 		c.refuse(ev, ErrCoordinatorLoading)
+		return
+	}
+	if ev, ok := ev.(*Commit); ok && ev.Generation < 0 && c.seekHolds != 0 && c.members() == 0 {
+		c.act(Action{Kind: ActionAnswer, Err: ErrUnknownMember})
 		return
 	}
 	if c.consumer != nil && c.consumerHandle(now, ev) {
@@ -224,7 +238,7 @@ func (c *Core) letGo(err error) {
 	c.abandon(err)
 	c.classicLetGo(err)
 	c.consumerLetGo(err)
-	c.loaded, c.record, c.lastGeneration, c.classic = false, nil, 0, classicGroup{}
+	c.loaded, c.record, c.lastGeneration, c.classic, c.seekHolds = false, nil, 0, classicGroup{}, 0
 }
 
 func (c *Core) delete(now Time, ev *Delete) {
@@ -254,7 +268,7 @@ func (c *Core) Changing() bool { return c.change != nil }
 
 // Idle reports whether the core could be thrown away and made anew from the record without anybody noticing.
 func (c *Core) Idle() bool {
-	return c.change == nil && len(c.queue) == 0 && c.members() == 0 && len(c.classic.pending) == 0 && len(c.classic.putOut) == 0
+	return c.change == nil && len(c.queue) == 0 && c.members() == 0 && len(c.classic.pending) == 0 && len(c.classic.putOut) == 0 && c.seekHolds == 0
 }
 
 // Deadline is no later than the moment at which the core needs a [Tick]. It grows without notice when members are heard.
@@ -267,10 +281,14 @@ func (c *Core) deadline() Instant {
 	case !c.loaded:
 		return Never
 	}
-	if c.consumer != nil {
-		return c.consumer.deadline()
+	at := Never
+	if c.seekHolds != 0 {
+		at = c.seekHolds
 	}
-	return c.classicDeadline()
+	if c.consumer != nil {
+		return min(at, c.consumer.deadline())
+	}
+	return min(at, c.classicDeadline())
 }
 
 // Record returns the committed record that the core goes by.

@@ -19,6 +19,11 @@ import (
 // librdkafka's consumers drop their id and their partitions at the refusal of a commit or a heartbeat. That a heartbeat was refused
 // says nothing: while franz-go's consumer ends a session because of a commit, its heartbeats go on, and it looks at no answer.
 
+// Between the refusal and its next join a member of Java's in a group of KIP-848 has neither a member epoch nor forgotten where it
+// is, and commits that as somebody from outside would, which counts in a group without members. So commits from outside are
+// refused, as in a group that has members, until there are some again or the sessions of those that were put out would have
+// ended (Core.seekHolds).
+
 // seek proposes it for a group that is no consumer group at work.
 func (c *Core) seek(now Time, ev *Seek) {
 	if !ev.Force && c.members() > 0 {
@@ -60,6 +65,7 @@ func (c *Core) sought(now Time, ch *change) {
 		case m.sync == nil: // whose sync is refused forgets, too
 			c.puttingOut(now, m)
 		}
+		c.seekHolds = max(c.seekHolds, now.At+m.session())
 		c.drop(m, ReasonForced, ErrUnknownMember)
 	}
 	k.removed, k.syncBy, k.reason = nil, Never, ReasonForced
@@ -113,6 +119,7 @@ func (c *Core) consumerSeek(now Time, ev *Seek) {
 	}
 	ev.putOut = len(g.members)
 	for _, m := range g.sorted() {
+		c.seekHolds = max(c.seekHolds, now.At+Instant(m.record.SessionTimeout)) // by when it has heard, or has given up
 		g.remove(m)
 		c.went(m.record, ReasonForced)
 	}

@@ -90,12 +90,16 @@ func TestSeekTellsWhoJoinsAgain(t *testing.T) {
 	require.ErrorIs(t, b.beat("b"), ErrUnknownMember)
 	require.ErrorIs(t, b.join("b", "b").Err, ErrRebalanceInProgress)
 	require.ErrorIs(t, b.join("b", "b").Err, ErrUnknownMember, "once")
-	require.True(t, b.core.Idle())
+	require.Empty(t, b.core.classic.putOut)
 	require.NoError(t, b.join("new", "").Err)
 
+	// Who was put out and has no id any more is not taken for an administrator.
 	b = sought()
+	outside := &Commit{&CommitRequest{Generation: -1}}
+	require.ErrorIs(t, b.step(outside), ErrUnknownMember)
 	b.pass(time.Minute)
 	require.True(t, b.core.Idle(), "not for ever")
+	require.NoError(t, b.step(outside))
 	require.ErrorIs(t, b.join("a", "a").Err, ErrUnknownMember)
 
 	b = sought()
@@ -134,9 +138,20 @@ func TestSeekOfConsumerGroup(t *testing.T) {
 	require.Equal(t, 1, ev.putOut)
 	require.ErrorIs(t, b.core.consumerCommit(b.now, &CommitRequest{Member: "m", Generation: res.Epoch}), ErrUnknownMember)
 	require.ErrorIs(t, b.beat(ConsumerHeartbeatRequest{Member: "m", Epoch: res.Epoch, RebalanceTimeout: -1}).Err, ErrUnknownMember)
+	// Java's member commits without id and epoch once it is fenced, and knows by then no better than where it is.
+	outside := &Commit{&CommitRequest{Generation: -1}}
+	require.Contains(t, acts(outside), Action{Kind: ActionAnswer, Err: ErrUnknownMember})
+	require.False(t, b.core.Idle())
+	later := b.core.Deadline()
+	require.LessOrEqual(t, later, b.now.At+Instant(b.settings.ConsumerSessionTimeout))
 	again := b.beat(joinRequest("m", "a"))
 	require.NoError(t, again.Err)
 	require.Greater(t, again.Epoch, res.Epoch)
+	b.beat(ConsumerHeartbeatRequest{Member: "m", Epoch: -1, RebalanceTimeout: -1})
+	b.now.At = later
+	acts(&Tick{})
+	require.True(t, b.core.Idle(), "not for ever")
+	require.Contains(t, acts(outside), Action{Kind: ActionAnswer})
 }
 
 // A seek of which nobody knows whether it was made is not taken for made because the record looks like it: another coordinator
