@@ -2,9 +2,8 @@ package transport
 
 import (
 	"sync"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // maxDirectBytes is how large an answer may be that is written by whoever made it: more is work, which belongs to the writer.
@@ -21,7 +20,7 @@ type directWrite struct {
 var directWrites = sync.Pool{New: func() any {
 	w := new(directWrite)
 	w.try = func(fd uintptr) bool {
-		w.n, _ = unix.Write(int(fd), w.p) // an error comes again with the write of the writer goroutine
+		w.n, _ = syscall.Write(int(fd), w.p) // an error comes again with the write of the writer goroutine
 		return true                       // also without room: nobody waits here
 	}
 	return w
