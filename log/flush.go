@@ -292,8 +292,11 @@ func (l *Log) writeSnapshots(list []pendingSnapshot) (err error) {
 
 // syncIndexes syncs the index files of a segment; a segment without entries has none.
 func (l *Log) syncIndexes(seg *segment) error {
-	for _, ref := range seg.refs()[1:] {
-		if seg.aborted != nil && ref == &seg.aborted.file && l.dir.cfg.mutants.has(mutantAbortedTrusted) {
+	l.mu.Lock() // the writer may add the first abort meanwhile, which is of no concern here
+	refs, aborted := seg.refs()[1:], seg.aborted
+	l.mu.Unlock()
+	for _, ref := range refs {
+		if aborted != nil && ref == &aborted.file && l.dir.cfg.mutants.has(mutantAbortedTrusted) {
 			continue
 		}
 		h, err := l.dir.files.acquire(ref)

@@ -279,11 +279,11 @@ func TestProducerBehindDeletedBatches(t *testing.T) {
 	require.NoError(t, l.TrimPrefix(4)) // the last segment stays, being the only one
 	appendOne(t, l, 0, sequenced(8, 0, 0, 1))
 	l.w.Lock()
-	require.Equal(t, []int64{3, 4}, l.snapshots, "the case this is about")
+	require.Subset(t, l.snapshots, []int64{3, 4}, "the case this is about")
 	l.w.Unlock()
 	fsys = fsys.Kill()
 	eachFile(t, fsys, snapshotSuffix, func(name string) {
-		if strings.Contains(name, offsetFileName(4, snapshotSuffix)) {
+		if !strings.Contains(name, offsetFileName(3, snapshotSuffix)) { // 4, and 5 if the syncer has come to it
 			fsys.Flip(name, 20, 3)
 		}
 	})
