@@ -619,6 +619,6 @@ func changeQuestions() []question {
 			req.Topics = append(req.Topics, rt)
 		})},
 		last,
-		{name: "metadata after the end", key: 3, min: 1, build: metadata("", false, "t").build},
+		{name: "metadata after the end", key: 3, min: 1, until: `"ErrorCode":3,`, build: metadata("", false, "t").build},
 	}
 }
