@@ -21,7 +21,7 @@ var directWrites = sync.Pool{New: func() any {
 	w := new(directWrite)
 	w.try = func(fd uintptr) bool {
 		w.n, _ = syscall.Write(int(fd), w.p) // an error comes again with the write of the writer goroutine
-		return true                       // also without room: nobody waits here
+		return true                          // also without room: nobody waits here
 	}
 	return w
 }}
