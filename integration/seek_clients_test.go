@@ -57,7 +57,8 @@ func seekClients() (out []seekClient) {
 			}
 			for _, commit := range []string{"sync", "async", "auto"} {
 				for _, steps := range []bool{false, true} {
-					often := !steps && (commit == "sync" && assignor != "range" || commit == "auto" && assignor == "range" && library == "java")
+					// Not librdkafka: members of its cooperative groups now and then have not begun to read within a minute and a half.
+					often := !steps && library == "java" && (commit == "sync" && assignor != "range" || commit == "auto" && assignor == "range")
 					if *seekWith == "" && !often {
 						continue
 					}
