@@ -112,20 +112,29 @@ func TestDirectPolicy(t *testing.T) {
 	waitDurable(t, l, 3)
 	require.Equal(t, before+1, frames())
 
-	// Bytes that were appended without flush.ack are covered by a sync before anything behind them is acknowledged.
-	s := DefaultSettings()
-	s.FlushAck = false
-	l.Configure(s)
+	// Bytes that were appended without flush.ack are covered by a sync before anything behind them is acknowledged: a frame would
+	// stand behind a hole. Now and then the syncer has closed that before, and there is a frame.
+	end, behindHole := int64(3), false
+	for range 20 {
+		s := DefaultSettings()
+		s.FlushAck = false
+		l.Configure(s)
+		appendOne(t, l, 1, plainBatch(1, 100))
+		s.FlushAck = true
+		l.Configure(s)
+		before = frames()
+		appendOne(t, l, 1, plainBatch(1, 100))
+		end += 2
+		waitDurable(t, l, end)
+		if behindHole = frames() == before; behindHole {
+			break
+		}
+	}
+	require.True(t, behindHole, "a frame would stand behind a hole")
+	before = frames()
 	appendOne(t, l, 1, plainBatch(1, 100))
-	require.EqualValues(t, 3, l.DurableEnd())
-	s.FlushAck = true
-	l.Configure(s)
-	appendOne(t, l, 1, plainBatch(1, 100))
-	waitDurable(t, l, 5)
-	require.Equal(t, before+1, frames(), "a frame would stand behind a hole")
-	appendOne(t, l, 1, plainBatch(1, 100))
-	waitDurable(t, l, 6)
-	require.Equal(t, before+2, frames())
+	waitDurable(t, l, end+1)
+	require.Equal(t, before+1, frames())
 	require.NoError(t, d.Close())
 }
 
