@@ -34,7 +34,7 @@ func (im *Image) SharesTopics(other *Image) bool { return im.st.topics.root == o
 // equal Images, and costs no look at what they hold.
 func (im *Image) DiffersInOffsets(other *Image) bool {
 	a, b := im.st, other.st
-	return a == b && im.controller == other.controller || im.controller == other.controller &&
+	return im.controller == other.controller &&
 		a.clusterID == b.clusterID && a.featureLevel == b.featureLevel && a.lastBrokerEpoch == b.lastBrokerEpoch && a.nextProducerID == b.nextProducerID && a.nextBrokerID == b.nextBrokerID &&
 		sameSlice(a.brokers, b.brokers) && sameSlice(a.configs, b.configs) && sameSlice(a.identities, b.identities) && sameSlice(a.chains, b.chains) && a.balance == b.balance &&
 		a.topics.root == b.topics.root && a.tombstones.root == b.tombstones.root &&

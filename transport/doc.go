@@ -32,7 +32,8 @@
 // Per listener one acceptor, and one certificate watcher when it speaks TLS. Per connection one reader, which also answers whatever is
 // ready when [Handler.Handle] returned, and one writer from the first time an answer comes later than that. A connection that is silent
 // rests (rest.go): it has neither, but one goroutine that waits with Go's smallest stack and no buffer, and its reader is a servant, a
-// coroutine in the place of that goroutine; at most sixteen of those are kept. [Request.Go] starts one for a handler that must block. All
+// coroutine in the place of that goroutine; at most sixteen of those are kept. Who answers by [Request.ReplyDirect] may write in the
+// writer's place, one small answer without waiting. [Request.Go] starts one for a handler that must block. All
 // belong to the [Server]; [Server.Shutdown] waits for them.
 //
 // # Locks
