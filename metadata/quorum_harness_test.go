@@ -343,16 +343,23 @@ func (n *quorumNode) ids() (voters, others []BrokerID) {
 	return voters, others
 }
 
-// voting waits until exactly those vote, by the controller's configuration.
+// voting waits until exactly those vote, by the configuration of the controller and of a majority of them: one that only the
+// controller has yet is not committed, and without it the others still need the majority of the one before.
 func (w *quorumWorld) voting(ids ...BrokerID) {
 	w.t.Helper()
 	w.await(fmt.Sprint("the voters are ", ids), func() bool {
+		holders, controller := 0, false
 		for _, n := range w.nodes() {
-			if voters, _ := n.ids(); n.up.Load() && n.IsController() && slices.Equal(voters, ids) {
-				return true
+			voters, _ := n.ids()
+			if !n.up.Load() || !slices.Equal(voters, ids) {
+				continue
+			}
+			controller = controller || n.IsController()
+			if slices.Contains(ids, n.cfg.NodeID) {
+				holders++
 			}
 		}
-		return false
+		return controller && holders > len(ids)/2
 	})
 }
 
