@@ -36,7 +36,8 @@
 // Run's own and those of the parts; one that serves HTTP, one that waits for the transport; with other brokers one that
 // reads gossip, the coordinators' of groups and of transactions, one that looks for partitions that a transaction holds back, one per question while a cluster is formed, one for heartbeats and, at the controller, one that compares
 // gossip with the registrations. All have ended when Run returns. TuneProcess, which is a program's and not Run's, starts one that collects
-// garbage while nothing else asks for it (resting_heap.go) and never ends.
+// garbage while nothing else asks for it (resting_heap.go) and one that has a broker at rest make do with fewer threads
+// (resting_threads.go); they never end.
 //
 // # Callers
 //
