@@ -58,6 +58,7 @@ func (s *Store) followLeadership() {
 		s.noteLeader()
 		select {
 		case leader := <-s.raft.LeaderCh():
+			s.pace(leader)
 			if leader {
 				s.takeLead()
 			} else {
@@ -81,6 +82,24 @@ func (s *Store) followLeadership() {
 		case <-s.stop:
 			return
 		}
+	}
+}
+
+// paced is what takes the place of a follower's time without heartbeats while it leads.
+func paced(timeout time.Duration) time.Duration { return timeout * 3 / 2 }
+
+// pace has a leader send a third fewer heartbeats than Raft would: each 75 to 150 ms with the default of 500 ms after which followers
+// miss them. Raft takes the interval to be a tenth to a fifth of that time, and a leader uses it for little else: how long a
+// transfer of the lead may take, and, half of it, how long to wait at most before it turns to a server again that did not answer. Followers go by
+// their own. Most of what a controller does at rest are heartbeats.
+func (s *Store) pace(leads bool) {
+	c := s.raft.ReloadableConfig()
+	c.HeartbeatTimeout, c.ElectionTimeout = s.cfg.HeartbeatTimeout, s.cfg.ElectionTimeout
+	if leads {
+		c.HeartbeatTimeout, c.ElectionTimeout = paced(c.HeartbeatTimeout), paced(c.ElectionTimeout)
+	}
+	if err := s.raft.ReloadConfig(c); err != nil {
+		s.logger.Warn("heartbeats of the metadata quorum keep their interval", "interval_to", c.HeartbeatTimeout/5, "error", err)
 	}
 }
 

@@ -189,7 +189,7 @@ func newBubbleCluster(t testing.TB, tune ...func(i int, cfg *Config)) *bubbleClu
 		cfg.DirectoryID = DirectoryID{byte(i + 1)}
 		cfg.Bootstrap = i == 0
 		cfg.Rand = rand.New(rand.NewPCG(9, uint64(i)))
-		cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLease = 500*time.Millisecond, 500*time.Millisecond, 250*time.Millisecond
+		cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLease = 500*time.Millisecond, 500*time.Millisecond, 350*time.Millisecond
 		_, trans := raft.NewInmemTransport(raft.ServerAddress(fmt.Sprintf("broker-%d", i+1)))
 		cfg.Transport = trans
 		for _, f := range tune {

@@ -28,6 +28,8 @@ type quorumWorld struct {
 	untold bool
 	// edit, if not nil, changes the configuration of every broker.
 	edit func(*Config)
+	// heartbeats counts those of Raft, of all leaders.
+	heartbeats atomic.Int64
 
 	mu struct {
 		sync.Mutex
@@ -70,9 +72,13 @@ func newQuorumWorld(t *testing.T, size int) *quorumWorld {
 type slowLink struct {
 	*raft.InmemTransport
 	delay time.Duration
+	beats *atomic.Int64 // counts heartbeats
 }
 
 func (s slowLink) AppendEntries(id raft.ServerID, to raft.ServerAddress, a *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error {
+	if a.PrevLogEntry == 0 && len(a.Entries) == 0 && a.LeaderCommitIndex == 0 {
+		s.beats.Add(1)
+	}
 	time.Sleep(2 * s.delay) // there and back, in fake time
 	return s.InmemTransport.AppendEntries(id, to, a, r)
 }
@@ -102,7 +108,7 @@ func (w *quorumWorld) open(id BrokerID, dir DirectoryID, process byte) *quorumNo
 	cfg.Bootstrap = len(w.nodes()) == 0
 	cfg.Rand = rand.New(rand.NewPCG(uint64(id), uint64(process)))
 	_, n.trans = raft.NewInmemTransport(raft.ServerAddress(n.address))
-	cfg.Transport = slowLink{n.trans, w.link}
+	cfg.Transport = slowLink{n.trans, w.link, &w.heartbeats}
 	if w.untold {
 		cfg.Transport, cfg.commitTimeout = n.trans, time.Hour
 	}

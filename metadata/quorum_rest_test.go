@@ -67,3 +67,41 @@ func TestServersAtRestAreAskedSeldom(t *testing.T) {
 		healthy(false, oneLook+contactLimit)
 	})
 }
+
+// A controller sends each follower 6 to 14 heartbeats a second and keeps its lead with them; who lost the lead goes by what
+// followers go by, and who has it then sends as many.
+func TestHeartbeatsOfTheController(t *testing.T) {
+	inQuorumWorld(t, 3, func(t *testing.T, w *quorumWorld) {
+		for id := BrokerID(1); id <= 3; id++ {
+			w.join(id)
+		}
+		w.voting(1, 2, 3)
+		beats := func(leader *quorumNode, term uint64) {
+			t.Helper()
+			before := w.heartbeats.Load()
+			w.pass(time.Minute)
+			sent := w.heartbeats.Load() - before
+			require.GreaterOrEqual(t, sent, int64(2*6*60))
+			// Beside them are those that confirm the lead for each broker's own heartbeats, two a second here.
+			require.LessOrEqual(t, sent, int64(2*(14+6)*60))
+			require.True(t, leader.IsController())
+			require.Equal(t, term, leader.raft.CurrentTerm())
+			for _, n := range w.nodes() {
+				want := n.cfg.HeartbeatTimeout
+				if n == leader {
+					want = paced(want)
+				}
+				require.Equal(t, want, n.raft.ReloadableConfig().HeartbeatTimeout, "broker %d", n.cfg.NodeID)
+			}
+		}
+		first := w.controller()
+		beats(first, first.raft.CurrentTerm())
+		w.isolate(first, true)
+		second := w.controller(first)
+		w.await("the first one knows", func() bool { return !first.IsController() })
+		w.isolate(first, false)
+		w.await("the first one follows", func() bool { return first.Image().ControllerID() == second.cfg.NodeID })
+		w.pass(10 * time.Second) // until what it missed is there
+		beats(second, second.raft.CurrentTerm())
+	})
+}

@@ -92,7 +92,9 @@ type Config struct {
 	// sends none.
 	HeartbeatInterval time.Duration
 
-	// HeartbeatTimeout, ElectionTimeout and LeaderLease are Raft's. A broker alone does not wait for them.
+	// HeartbeatTimeout, ElectionTimeout and LeaderLease are Raft's. A broker alone does not wait for them. A leader sends heartbeats
+	// each 15 to 30 % of HeartbeatTimeout (see Store.pace): LeaderLease should be longer than two of them, and less
+	// than HeartbeatTimeout, so that a leader that is cut off is none any more when another can be elected.
 	HeartbeatTimeout, ElectionTimeout, LeaderLease time.Duration
 	// SnapshotEntries is how many entries may follow a snapshot before the next one; SnapshotInterval is how often that is
 	// looked at.
@@ -126,7 +128,7 @@ func Default() Config {
 		MaxPartitionsPerRequest: 10_000,
 		HeartbeatTimeout:        500 * time.Millisecond,
 		ElectionTimeout:         500 * time.Millisecond,
-		LeaderLease:             250 * time.Millisecond,
+		LeaderLease:             350 * time.Millisecond,
 		SessionTimeout:          9 * time.Second,
 		HeartbeatInterval:       2 * time.Second,
 		SnapshotEntries:         4096,
