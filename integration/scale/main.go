@@ -32,6 +32,7 @@ type bench struct {
 	rates          []int // of commits
 	kills, groups  int
 	each, produced int // offsets by each request, records a second beside them
+	turns          int // of each rate of commits, with none in between
 	offsets        int
 	// snapshotEntries is millrace.metadata.snapshot.entries while offsets are measured.
 	snapshotEntries int
@@ -81,11 +82,12 @@ func main() {
 	flag.IntVar(&b.ballastMiB, "ballast", 400, "MiB that lie in the partitions before the fourth broker joins")
 	flag.IntVar(&b.rounds, "rounds", 10, "planned stops, and new clusters")
 	flag.DurationVar(&b.length, "length", 20*time.Second, "how long the move's load is measured before the fourth broker joins")
-	flag.DurationVar(&b.step, "step", 6*time.Second, "how long each rate of offset commits is measured")
+	flag.DurationVar(&b.step, "step", 6*time.Second, "how long each turn of a rate of offset commits, and of none, is measured")
+	flag.IntVar(&b.turns, "turns", 5, "how often each rate of offset commits is measured, in turns with none")
 	flag.IntVar(&b.offsets, "offsets", 1_000_000, "offsets that are stored")
 	flag.IntVar(&b.snapshotEntries, "snapshotentries", 400, "after how many entries brokers take snapshots while offsets are measured")
 	flag.StringVar(&rates, "rates", "1000,2500,5000,10000,15000,20000,-1", "offset commits asked for in a second; -1: as fast as they are answered")
-	flag.IntVar(&b.each, "each", 1, "offsets that a member commits by one request, 1 to 4; consumers commit all partitions they read at once, and Kafka counts offsets")
+	flag.IntVar(&b.each, "each", 4, "offsets that a member commits by one request, 1 to 4; consumers commit all partitions they read at once, here four, and Kafka counts offsets")
 	flag.IntVar(&b.produced, "produced", 500, "records a second, each of them a batch, that are produced beside offset commits")
 	flag.IntVar(&b.kills, "kills", 3, "how often a coordinator is killed, and how many members join a large group")
 	flag.IntVar(&b.groups, "groups", 1000, "groups of three that rest")
@@ -96,8 +98,8 @@ func main() {
 	flag.BoolVar(&b.clientLog, "clientlog", false, "print what the client of a first topic logs")
 	flag.Parse()
 	b.set, b.env = list(set), list(env)
-	if b.each < 1 || b.each > 4 || b.produced < 1 {
-		fmt.Fprintln(os.Stderr, "scale: -each is 1 to 4, as each of a group's three members reads four partitions of twelve, and -produced at least 1")
+	if b.each < 1 || b.each > 4 || b.produced < 1 || b.turns < 1 {
+		fmt.Fprintln(os.Stderr, "scale: -each is 1 to 4, as each of a group's three members reads four partitions of twelve, and -produced and -turns at least 1")
 		os.Exit(2)
 	}
 	for _, r := range list(rates) {
@@ -210,7 +212,8 @@ func (b *bench) open(ctx context.Context, name string, set ...string) (*cluster.
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, err
 	}
-	c, err := cluster.Open(cluster.Config{Binary: b.binary, Dir: dir, Set: append(append([]string{"auto.create.topics.enable=false"}, b.set...), set...), Env: b.env})
+	// An empty GOMAXPROCS is none, so that brokers decide for themselves: the fault runs set it.
+	c, err := cluster.Open(cluster.Config{Binary: b.binary, Dir: dir, Set: append(append([]string{"auto.create.topics.enable=false"}, b.set...), set...), Env: append([]string{"GOMAXPROCS="}, b.env...)})
 	if err != nil {
 		return nil, err
 	}
