@@ -74,7 +74,9 @@ func (c *Coordinator) propose(r *CommitRequest, send func(metadata.OffsetCommit,
 	})
 }
 
-// Fetch is OffsetFetch. A group that does not exist has no offsets, which is no error.
+// Fetch is OffsetFetch. A group that does not exist has no offsets, which is no error. A member that a seek has put out, and that
+// may not know it yet, is asked to try again: by then its heartbeat has told it to join. Java's consumer throws ErrUnknownMember
+// out of poll, and takes it for no end when it comes as the answer to a heartbeat.
 func (c *Coordinator) Fetch(r FetchRequest) ([]FetchedOffset, error) {
 	im, err := c.check(r.Group)
 	if err != nil {
@@ -82,6 +84,8 @@ func (c *Coordinator) Fetch(r FetchRequest) ([]FetchedOffset, error) {
 	}
 	if g := im.Group(r.Group); g != nil && g.Type == metadata.ConsumerGroup && r.Member != "" {
 		switch m := g.Member(r.Member); {
+		case m == nil && c.seekHolds(r.Group):
+			return nil, ErrCoordinatorLoading
 		case m == nil:
 			return nil, ErrUnknownMember
 		case r.MemberEpoch != m.MemberEpoch:
@@ -109,6 +113,17 @@ func (c *Coordinator) Fetch(r FetchRequest) ([]FetchedOffset, error) {
 		}
 	}
 	return out, nil
+}
+
+// seekHolds reports whether members that a seek has put out may not know it yet.
+func (c *Coordinator) seekHolds(group string) bool {
+	e := c.lookup(group, false)
+	if e == nil {
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mu.core.seekHolds > c.time().At
 }
 
 // unstable tells whether a transaction that is not decided yet is about to replace an offset, and whoever asks wants to wait

@@ -22,7 +22,8 @@ import (
 // Between the refusal and its next join a member of Java's in a group of KIP-848 has neither a member epoch nor forgotten where it
 // is, and commits that as somebody from outside would, which counts in a group without members. So commits from outside are
 // refused, as in a group that has members, until there are some again or the sessions of those that were put out would have
-// ended (Core.seekHolds).
+// ended (Core.seekHolds). For as long a member of such a group that asks for its offsets under an id that is none any more is told to try
+// again, see Coordinator.Fetch.
 
 // seek proposes it for a group that is no consumer group at work.
 func (c *Core) seek(now Time, ev *Seek) {

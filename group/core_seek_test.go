@@ -235,3 +235,49 @@ func TestCoordinatorSeek(t *testing.T) {
 		require.NoError(t, c.Close())
 	})
 }
+
+// A member of a consumer group that asks for offsets just after a seek has put it out is told to try again, not that it is none:
+// Java's consumer would throw that at its program. Once its session would have ended it is told so.
+func TestSeekAndFetchOfMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newIdeal(t, 1)
+		id := metadata.TopicID{1}
+		require.NoError(t, x.do(func(r *metadata.Replica) error {
+			return r.CreateTopic("orders", id, nil, [][]metadata.BrokerID{{0}})
+		}))
+		c := x.coordinators(t, 1, nil)[0]
+		synctest.Wait()
+		beat := func(epoch int32) (got ConsumerHeartbeatResult) {
+			r := ConsumerHeartbeatRequest{Group: "g", Member: "m", Epoch: epoch, RebalanceTimeout: -1}
+			if epoch == 0 {
+				r = joinRequest("m", "orders")
+				r.Group = "g"
+			}
+			c.ConsumerHeartbeat(r, func(result ConsumerHeartbeatResult) { got = result })
+			synctest.Wait()
+			return got
+		}
+		fetch := func(member string, epoch int32) error {
+			_, err := c.Fetch(FetchRequest{Group: "g", Member: member, MemberEpoch: epoch, Partitions: []TopicIDPartition{{TopicID: id}}})
+			return err
+		}
+		member := beat(0)
+		require.NoError(t, member.Err)
+		require.NoError(t, fetch("m", member.Epoch))
+		require.ErrorIs(t, fetch("stranger", member.Epoch), ErrUnknownMember)
+		c.Seek(SeekRequest{Group: "g", Force: true, Offsets: []OffsetEntry{{TopicID: id, Offset: 3, LeaderEpoch: -1}}}, func(_ SeekResult, err error) { require.NoError(t, err) })
+		synctest.Wait()
+		require.ErrorIs(t, fetch("m", member.Epoch), ErrCoordinatorLoading)
+		require.ErrorIs(t, beat(member.Epoch).Err, ErrUnknownMember, "by which it learns of it")
+		again := beat(0)
+		require.NoError(t, again.Err)
+		require.NoError(t, fetch("m", again.Epoch))
+		require.ErrorIs(t, fetch("m", member.Epoch), ErrStaleMemberEpoch)
+		require.NoError(t, beat(-1).Err)
+		require.ErrorIs(t, fetch("m", again.Epoch), ErrCoordinatorLoading, "others may not know yet")
+		time.Sleep(time.Hour) // of the bubble
+		synctest.Wait()
+		require.ErrorIs(t, fetch("m", again.Epoch), ErrUnknownMember)
+		require.NoError(t, c.Close())
+	})
+}
