@@ -101,17 +101,17 @@ func beat(ctx context.Context, addr string) error {
 }
 
 // each is the resident memory that of[i] more of something take on each node, in bytes for one of them where that is most, and
-// as a text that says what of it is Go's heap, garbage included, and stacks.
+// as a text that says what of it is Go's heap, garbage included, stacks, and pages of the program.
 func each(before, after []footprint, of []int) (worst int64, text string) {
-	var heap, stacks int64
+	var heap, stacks, program int64
 	for i := range after {
 		if of[i] == 0 {
 			continue
 		}
 		n := int64(of[i])
 		if rss := (after[i].rss - before[i].rss) / n; rss > worst {
-			worst, heap, stacks = rss, (after[i].heap-before[i].heap)/n, (after[i].stacks-before[i].stacks)/n
+			worst, heap, stacks, program = rss, (after[i].heap-before[i].heap)/n, (after[i].stacks-before[i].stacks)/n, (after[i].file-before[i].file)/n
 		}
 	}
-	return worst, fmt.Sprintf("%.1f KiB (heap %.1f, stacks %.1f)", float64(worst)/1024, float64(heap)/1024, float64(stacks)/1024)
+	return worst, fmt.Sprintf("%.1f KiB (heap %.1f, stacks %.1f, pages of the program %.1f)", float64(worst)/1024, float64(heap)/1024, float64(stacks)/1024, float64(program)/1024)
 }

@@ -19,6 +19,7 @@ import (
 // footprint is what a process occupies.
 type footprint struct {
 	rss, heap, stacks       int64 // bytes, of the heap and of goroutine stacks those in use
+	file                    int64 // bytes of rss that are pages of files, nearly all of them of the program
 	goHeld                  int64 // bytes obtained from the system and not given back
 	goroutines, descriptors int
 	sockets, files          int // descriptors by kind; files without directories of their own kind
@@ -44,6 +45,8 @@ func look(ctx context.Context, n *cluster.Node) (f footprint, err error) {
 		switch fields[0] {
 		case "VmRSS:":
 			f.rss = v << 10
+		case "RssFile:":
+			f.file = v << 10
 		case "Threads:":
 			f.threads = int(v)
 		}
