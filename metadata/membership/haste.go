@@ -10,8 +10,8 @@ import (
 )
 
 // News - of a member that came, changed, left or died, and of the first suspicion - goes out at the pace of hasteInterval, to
-// hasteMembers at a time, for hasteRounds: as many messages as memberlist sends of one thing among a hundred members (its RetransmitMult).
-// memberlist's own pace of telling could be the same, but it ticks whether there is news or not, and those ticks were half of the timers
+// hasteMembers at a time, for hasteRounds. Who has news tells members that he has not told yet, so that among up to ten each hears it from
+// its source too: with targets drawn anew each time, one of ten was forgotten by all in one spreading of fifty. memberlist's own pace of telling could be the same, but it ticks whether there is news or not, and those ticks were half of the timers
 // of a broker at rest. At its gossipInterval it tells what is left, and its probes and their answers carry news too.
 const (
 	hasteInterval = 50 * time.Millisecond
@@ -35,10 +35,11 @@ func (m *Membership) spread(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		for range hasteRounds {
-			others := m.known.list()
-			rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
-			for _, other := range others[:min(len(others), hasteMembers)] {
+		others := m.known.list()
+		rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+		for round := range hasteRounds {
+			for i := range min(len(others), hasteMembers) {
+				other := others[(round*hasteMembers+i)%len(others)]
 				// Nobody wants the answer, and to have none says nothing: the probes find out who is dead.
 				m.running.Go(func() { _, _ = m.list.Ping(other.Name, net.UDPAddrFromAddrPort(other.Addr)) })
 			}

@@ -98,7 +98,7 @@ func TestNewsAndDeathsSpreadInTime(t *testing.T) {
 	for _, c := range []struct {
 		members, rounds int
 		median, worst   time.Duration
-	}{{3, 15, 1100 * time.Millisecond, 2 * time.Second}, {10, 4, 1200 * time.Millisecond, 2500 * time.Millisecond}} {
+	}{{3, 15, 1100 * time.Millisecond, 2 * time.Second}, {10, 7, 1400 * time.Millisecond, 2500 * time.Millisecond}} {
 		t.Run(fmt.Sprint(c.members, " members"), func(t *testing.T) {
 			var deaths, updates []time.Duration
 			for range c.rounds {

@@ -27,6 +27,7 @@ const (
 	probeTimeout       = 150 * time.Millisecond
 	suspicionMult      = 3
 	suspicionMaxMult   = 3
+	retransmitMult     = 6                      // a few of what is sent go to the source itself, in answers: 12 messages reach nine others
 	gossipInterval     = 200 * time.Millisecond // and news at hasteInterval
 	pushPullInterval   = 3 * time.Second
 	streamTimeout      = 3 * time.Second
@@ -129,6 +130,7 @@ func Open(cfg Config) (_ *Membership, err error) {
 	}
 	mc.ProbeInterval, mc.ProbeTimeout = probeInterval, probeTimeout
 	mc.SuspicionMult, mc.SuspicionMaxTimeoutMult = suspicionMult, suspicionMaxMult
+	mc.RetransmitMult = retransmitMult
 	mc.GossipInterval, mc.GossipToTheDeadTime = gossipInterval, gossipToTheDead
 	mc.PushPullInterval = pushPullInterval
 	mc.TCPTimeout = streamTimeout
