@@ -360,10 +360,12 @@ func (c *Core) consumerTick(now Time) {
 		switch {
 		case m.expires <= now.At:
 			g.remove(m)
+			c.unaware(now, m.record)
 			c.went(m.record, ReasonSession)
 			c.bump(ReasonSession, m.record.ID)
 		case m.revokeBy <= now.At:
 			g.remove(m)
+			c.unaware(now, m.record)
 			c.went(m.record, ReasonRevoke)
 			c.bump(ReasonRevoke, m.record.ID)
 		default:
@@ -386,7 +388,7 @@ func (c *Core) consumerExtend(by Instant) {
 }
 
 // consumerLeave takes members out by order: LeaveGroup from an administrator's tool.
-func (c *Core) consumerLeave(ev *Leave) {
+func (c *Core) consumerLeave(now Time, ev *Leave) {
 	g := c.consumer
 	errs := make([]error, len(ev.Members))
 	for i, l := range ev.Members {
@@ -408,6 +410,9 @@ func (c *Core) consumerLeave(ev *Leave) {
 			continue
 		}
 		g.remove(m)
+		if !m.classical() { // which leaves so by itself
+			c.unaware(now, m.record)
+		}
 		c.went(m.record, ReasonLeave)
 		c.said(l.Reason, ev.Address)
 		c.bump(ReasonLeave, id)

@@ -74,7 +74,7 @@ func (c *Core) consumerHandle(now Time, ev Event) bool {
 	case *ConsumerHeartbeat:
 		c.consumerHeartbeat(now, ev)
 	case *Leave:
-		c.consumerLeave(ev)
+		c.consumerLeave(now, ev)
 	case *Commit:
 		c.act(Action{Kind: ActionAnswer, Err: c.consumerCommit(now, ev.CommitRequest)})
 	case *CommitTransaction:

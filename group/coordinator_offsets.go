@@ -74,7 +74,7 @@ func (c *Coordinator) propose(r *CommitRequest, send func(metadata.OffsetCommit,
 	})
 }
 
-// Fetch is OffsetFetch. A group that does not exist has no offsets, which is no error. A member that a seek has put out, and that
+// Fetch is OffsetFetch. A group that does not exist has no offsets, which is no error. A member that was put out, and that
 // may not know it yet, is asked to try again: by then its heartbeat has told it to join. Java's consumer throws ErrUnknownMember
 // out of poll, and takes it for no end when it comes as the answer to a heartbeat.
 func (c *Coordinator) Fetch(r FetchRequest) ([]FetchedOffset, error) {
@@ -84,7 +84,7 @@ func (c *Coordinator) Fetch(r FetchRequest) ([]FetchedOffset, error) {
 	}
 	if g := im.Group(r.Group); g != nil && g.Type == metadata.ConsumerGroup && r.Member != "" {
 		switch m := g.Member(r.Member); {
-		case m == nil && c.seekHolds(r.Group):
+		case m == nil && c.unaware(r.Group):
 			return nil, ErrCoordinatorLoading
 		case m == nil:
 			return nil, ErrUnknownMember
@@ -115,15 +115,15 @@ func (c *Coordinator) Fetch(r FetchRequest) ([]FetchedOffset, error) {
 	return out, nil
 }
 
-// seekHolds reports whether members that a seek has put out may not know it yet.
-func (c *Coordinator) seekHolds(group string) bool {
+// unaware reports whether members that were put out may not know it yet.
+func (c *Coordinator) unaware(group string) bool {
 	e := c.lookup(group, false)
 	if e == nil {
 		return false
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.mu.core.seekHolds > c.time().At
+	return e.mu.core.unawareUntil > c.time().At
 }
 
 // unstable tells whether a transaction that is not decided yet is about to replace an offset, and whoever asks wants to wait

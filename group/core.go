@@ -33,9 +33,10 @@ type Core struct {
 	// topics are those that the last event knew of.
 	topics Topics
 
-	// seekHolds is until when commits from outside are refused while there are no members, 0 if they are not. Members that a seek has
-	// put out would else commit where they are over its offsets: Java's of KIP-848, once fenced, commit without member and epoch.
-	seekHolds Instant
+	// unawareUntil is until when members that were put out may not know it, 0 if there are none. Java's of KIP-848 that have just learned
+	// of it commit where they are under their id, without an epoch, which would count in a group without members: over the offsets
+	// of a seek, or of the member that has read their partitions since.
+	unawareUntil Instant
 
 	// wake is no later than the first deadline.
 	wake    Instant
@@ -52,8 +53,8 @@ func (c *Core) Step(now Time, ev Event) []Action { return c.AppendStep(nil, now,
 // of a broker are at rest.
 func (c *Core) AppendStep(acts []Action, now Time, ev Event) []Action {
 	c.actions = acts
-	if c.seekHolds != 0 && c.seekHolds <= now.At {
-		c.seekHolds = 0
+	if c.unawareUntil != 0 && c.unawareUntil <= now.At {
+		c.unawareUntil = 0
 	}
 	c.learnTopics(ev)
 	switch ev := ev.(type) {
@@ -64,8 +65,8 @@ func (c *Core) AppendStep(acts []Action, now Time, ev Event) []Action {
 	case *Changed:
 		c.changed(now, ev)
 	case *Extend:
-		if c.seekHolds != 0 {
-			c.seekHolds += ev.By
+		if c.unawareUntil != 0 {
+			c.unawareUntil += ev.By
 		}
 		c.classicExtend(ev.By)
 		c.consumerExtend(ev.By)
@@ -99,7 +100,7 @@ func (c *Core) handle(now Time, ev Event) {
 		c.refuse(ev, ErrCoordinatorLoading)
 		return
 	}
-	if ev, ok := ev.(*Commit); ok && ev.Generation < 0 && c.seekHolds != 0 && c.members() == 0 {
+	if ev, ok := ev.(*Commit); ok && ev.Generation < 0 && (ev.Member != "" || ev.Instance != "") && c.unawareUntil != 0 && c.members() == 0 {
 		c.act(Action{Kind: ActionAnswer, Err: ErrUnknownMember})
 		return
 	}
@@ -238,7 +239,7 @@ func (c *Core) letGo(err error) {
 	c.abandon(err)
 	c.classicLetGo(err)
 	c.consumerLetGo(err)
-	c.loaded, c.record, c.lastGeneration, c.classic, c.seekHolds = false, nil, 0, classicGroup{}, 0
+	c.loaded, c.record, c.lastGeneration, c.classic, c.unawareUntil = false, nil, 0, classicGroup{}, 0
 }
 
 func (c *Core) delete(now Time, ev *Delete) {
@@ -268,7 +269,7 @@ func (c *Core) Changing() bool { return c.change != nil }
 
 // Idle reports whether the core could be thrown away and made anew from the record without anybody noticing.
 func (c *Core) Idle() bool {
-	return c.change == nil && len(c.queue) == 0 && c.members() == 0 && len(c.classic.pending) == 0 && len(c.classic.putOut) == 0 && c.seekHolds == 0
+	return c.change == nil && len(c.queue) == 0 && c.members() == 0 && len(c.classic.pending) == 0 && len(c.classic.putOut) == 0 && c.unawareUntil == 0
 }
 
 // Deadline is no later than the moment at which the core needs a [Tick]. It grows without notice when members are heard.
@@ -282,8 +283,8 @@ func (c *Core) deadline() Instant {
 		return Never
 	}
 	at := Never
-	if c.seekHolds != 0 {
-		at = c.seekHolds
+	if c.unawareUntil != 0 {
+		at = c.unawareUntil
 	}
 	if c.consumer != nil {
 		return min(at, c.consumer.deadline())

@@ -2,6 +2,7 @@ package group
 
 import (
 	"slices"
+	"time"
 
 	"github.com/millrace/millrace/metadata"
 )
@@ -20,10 +21,20 @@ import (
 // says nothing: while franz-go's consumer ends a session because of a commit, its heartbeats go on, and it looks at no answer.
 
 // Between the refusal and its next join a member of Java's in a group of KIP-848 has neither a member epoch nor forgotten where it
-// is, and commits that as somebody from outside would, which counts in a group without members. So commits from outside are
-// refused, as in a group that has members, until there are some again or the sessions of those that were put out would have
-// ended (Core.seekHolds). For as long a member of such a group that asks for its offsets under an id that is none any more is told to try
-// again, see Coordinator.Fetch.
+// is, and commits that under its id with epoch -1. Apache Kafka takes that in a group without members for a commit from outside. But
+// who is outside - an administrator's tool, a consumer that assigns its partitions itself - gives no id, unless it was a member and has
+// left. So from when a member of a consumer group was put out, by a seek, by LeaveGroup of a tool, or by a timeout, commits with an id
+// and no epoch are refused, as in a group that has members, for as long as it may not have heard of it (Core.unawareUntil). For as
+// long a member that asks for its offsets under an id that is none any more is told to try again, see Coordinator.Fetch. A
+// coordinator that takes over does not know: it has only the record.
+
+// unawareFor is how long a member may be put out without knowing it, if its session is shorter: a process may have stood still.
+const unawareFor = Instant(5 * time.Minute)
+
+// unaware says that a member was put out that may not know it.
+func (c *Core) unaware(now Time, m *metadata.GroupMember) {
+	c.unawareUntil = max(c.unawareUntil, now.At+max(unawareFor, Instant(m.SessionTimeout)))
+}
 
 // seek proposes it for a group that is no consumer group at work.
 func (c *Core) seek(now Time, ev *Seek) {
@@ -66,7 +77,7 @@ func (c *Core) sought(now Time, ch *change) {
 		case m.sync == nil: // whose sync is refused forgets, too
 			c.puttingOut(now, m)
 		}
-		c.seekHolds = max(c.seekHolds, now.At+m.session())
+		c.unaware(now, m.record)
 		c.drop(m, ReasonForced, ErrUnknownMember)
 	}
 	k.removed, k.syncBy, k.reason = nil, Never, ReasonForced
@@ -120,7 +131,7 @@ func (c *Core) consumerSeek(now Time, ev *Seek) {
 	}
 	ev.putOut = len(g.members)
 	for _, m := range g.sorted() {
-		c.seekHolds = max(c.seekHolds, now.At+Instant(m.record.SessionTimeout)) // by when it has heard, or has given up
+		c.unaware(now, m.record)
 		g.remove(m)
 		c.went(m.record, ReasonForced)
 	}

@@ -93,13 +93,12 @@ func TestSeekTellsWhoJoinsAgain(t *testing.T) {
 	require.Empty(t, b.core.classic.putOut)
 	require.NoError(t, b.join("new", "").Err)
 
-	// Who was put out and has no id any more is not taken for an administrator.
+	// Who was put out is not taken for an administrator because he gives no generation.
 	b = sought()
-	outside := &Commit{&CommitRequest{Generation: -1}}
-	require.ErrorIs(t, b.step(outside), ErrUnknownMember)
-	b.pass(time.Minute)
+	require.ErrorIs(t, b.step(&Commit{&CommitRequest{Member: "a", Generation: -1}}), ErrUnknownMember)
+	require.NoError(t, b.step(&Commit{&CommitRequest{Generation: -1}}))
+	b.pass(time.Duration(unawareFor))
 	require.True(t, b.core.Idle(), "not for ever")
-	require.NoError(t, b.step(outside))
 	require.ErrorIs(t, b.join("a", "a").Err, ErrUnknownMember)
 
 	b = sought()
@@ -138,20 +137,49 @@ func TestSeekOfConsumerGroup(t *testing.T) {
 	require.Equal(t, 1, ev.putOut)
 	require.ErrorIs(t, b.core.consumerCommit(b.now, &CommitRequest{Member: "m", Generation: res.Epoch}), ErrUnknownMember)
 	require.ErrorIs(t, b.beat(ConsumerHeartbeatRequest{Member: "m", Epoch: res.Epoch, RebalanceTimeout: -1}).Err, ErrUnknownMember)
-	// Java's member commits without id and epoch once it is fenced, and knows by then no better than where it is.
-	outside := &Commit{&CommitRequest{Generation: -1}}
-	require.Contains(t, acts(outside), Action{Kind: ActionAnswer, Err: ErrUnknownMember})
-	require.False(t, b.core.Idle())
-	later := b.core.Deadline()
-	require.LessOrEqual(t, later, b.now.At+Instant(b.settings.ConsumerSessionTimeout))
 	again := b.beat(joinRequest("m", "a"))
 	require.NoError(t, again.Err)
 	require.Greater(t, again.Epoch, res.Epoch)
-	b.beat(ConsumerHeartbeatRequest{Member: "m", Epoch: -1, RebalanceTimeout: -1})
-	b.now.At = later
-	acts(&Tick{})
-	require.True(t, b.core.Idle(), "not for ever")
-	require.Contains(t, acts(outside), Action{Kind: ActionAnswer})
+}
+
+// Java's member of a consumer group commits where it is under its id, without an epoch, once it has learned that it was put out: that is
+// refused, however it was put out. Who has left by itself may be a consumer that assigns its partitions itself now.
+func TestMembersPutOutCommitNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		put     func(b *consumerBench)
+		refused error
+	}{
+		"seek": {func(b *consumerBench) { b.step(&Seek{GroupSeek: seekTo(3), Force: true}) }, ErrUnknownMember},
+		"LeaveGroup of a tool": {func(b *consumerBench) {
+			b.step(&Leave{LeaveRequest: &LeaveRequest{Members: []LeavingMember{{Member: "m"}}}})
+		}, ErrUnknownMember},
+		"its session ended": {func(b *consumerBench) {
+			b.now.At += Instant(b.settings.ConsumerSessionTimeout)
+			b.step(&Tick{})
+		}, ErrUnknownMember},
+		"it left": {func(b *consumerBench) {
+			require.NoError(t, b.beat(ConsumerHeartbeatRequest{Member: "m", Epoch: -1, RebalanceTimeout: -1}).Err)
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newConsumerBench(t)
+			require.NoError(t, b.beat(joinRequest("m", "a")).Err)
+			c.put(b)
+			require.Empty(t, b.record.Members)
+			fenced := &Commit{&CommitRequest{Member: "m", Generation: -1}}
+			commit := func(ev *Commit) error { return b.core.Step(b.now, ev)[0].Err }
+			require.ErrorIs(t, commit(fenced), c.refused)
+			require.ErrorIs(t, commit(&Commit{&CommitRequest{Instance: "i", Generation: -1}}), c.refused)
+			require.NoError(t, commit(&Commit{&CommitRequest{Generation: -1}}), "of an administrator's tool")
+			require.Equal(t, c.refused == nil, b.core.Idle())
+			for end := b.now.At + unawareFor; b.now.At < end; {
+				b.now.At = min(b.core.Deadline(), end)
+				b.step(&Tick{})
+			}
+			require.True(t, b.core.Idle(), "not for ever")
+			require.NoError(t, commit(fenced))
+		})
+	}
 }
 
 // A seek of which nobody knows whether it was made is not taken for made because the record looks like it: another coordinator

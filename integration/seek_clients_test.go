@@ -57,7 +57,8 @@ func seekClients() (out []seekClient) {
 			}
 			for _, commit := range []string{"sync", "async", "auto"} {
 				for _, steps := range []bool{false, true} {
-					often := !steps && (commit == "sync" && assignor != "range" || commit == "auto" && assignor == "range")
+					often := !steps && (commit == "sync" && assignor != "range" || commit == "auto" && assignor == "range") ||
+						steps && library == "java" && protocol == "consumer" && commit == "auto" // its fenced members commit where they are
 					if *seekWith == "" && !often {
 						continue
 					}
