@@ -424,20 +424,29 @@ func (c *Core) consumerLeave(now Time, ev *Leave) {
 	g.leaves = append(g.leaves, leaveAnswer{ev.Waiter, errs})
 }
 
-// consumerCommit says whether a commit may be proposed; which partitions are the member's own is for Apply to say.
+// consumerCommit says whether a commit may be proposed; which partitions are the member's own, and since when, is for Apply to say.
 func (c *Core) consumerCommit(now Time, r *CommitRequest) error {
 	g := c.consumer
-	switch m := g.members[r.Member]; {
+	m := g.members[r.Member]
+	switch {
 	case r.Generation < 0 && len(g.members) == 0:
 		return nil
-	case r.Generation < 0 || m == nil:
+	case m == nil:
 		return ErrUnknownMember
 	case m.classical():
-		_, err := g.classicMember(r.Member, r.Instance, r.Generation)
-		if err == nil {
-			c.consumerHeard(now, m, Instant(m.record.SessionTimeout))
+		// In an older generation, too: it may not have heard yet that its join was answered.
+		_, err := g.classicMember(r.Member, r.Instance, m.record.MemberEpoch)
+		switch {
+		case err != nil:
+			return err
+		case r.Generation < 0 || r.Generation > m.record.MemberEpoch:
+			return ErrIllegalGeneration
 		}
-		return err
+		c.consumerHeard(now, m, Instant(m.record.SessionTimeout))
+	case r.Generation < 0:
+		// One that was put out and has joined again since says so, of what it had before. Java's consumer would commit that in its new epoch
+		// if it were told that this one is stale.
+		return ErrUnknownMember
 	case r.Generation > m.record.MemberEpoch:
 		return ErrStaleMemberEpoch
 	}

@@ -14,6 +14,7 @@ import (
 // learns from its heartbeats that it has to join again.
 func TestCommitsOfConsumerGroups(t *testing.T) {
 	seen := map[error]int{}
+	older := 0 // commits of classic members in a generation that is over
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		b := newConsumerBench(t)
@@ -28,8 +29,22 @@ func TestCommitsOfConsumerGroups(t *testing.T) {
 			}
 			require.NotErrorIs(t, err, ErrRebalanceInProgress, "seed %d, member %s", seed, id)
 			seen[err]++
-			if m := modern.members[id]; m != nil && !m.classical() && epoch <= m.record.MemberEpoch {
+			m := modern.members[id]
+			if m == nil {
+				return
+			}
+			if epoch <= m.record.MemberEpoch {
 				require.NoError(t, err, "an epoch that it has had: Apply says whether the partitions are its own (KIP-1251)")
+			}
+			future := b.core.Step(b.now, &Commit{&CommitRequest{Group: "g", Member: id, Generation: m.record.MemberEpoch + 1}})[0].Err
+			none := b.core.Step(b.now, &Commit{&CommitRequest{Group: "g", Member: id, Generation: -1}})[0].Err
+			if m.classical() {
+				older += int(min(1, m.record.MemberEpoch-epoch))
+				require.ErrorIs(t, future, ErrIllegalGeneration)
+				require.ErrorIs(t, none, ErrIllegalGeneration)
+			} else {
+				require.ErrorIs(t, future, ErrStaleMemberEpoch)
+				require.ErrorIs(t, none, ErrUnknownMember)
 			}
 		}
 		for range 60 {
@@ -76,5 +91,5 @@ func TestCommitsOfConsumerGroups(t *testing.T) {
 	}
 	require.Positive(t, seen[nil])
 	require.Positive(t, seen[ErrUnknownMember])
-	require.Positive(t, seen[ErrIllegalGeneration], "classic members in a generation that is over")
+	require.Positive(t, older)
 }

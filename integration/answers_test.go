@@ -48,6 +48,7 @@ func TestAnswersAsKafka(t *testing.T) {
 		pair.ask(ctx, t, q)
 	}
 	groupAnswers(ctx, t, pair)
+	commitAnswers(ctx, t, pair)
 	transactionAnswers(ctx, t, pair)
 }
 

@@ -196,22 +196,23 @@ func (g *Group) mayCommit(c *OffsetCommit) error {
 		}
 		return nil
 	}
-	switch {
-	case c.Generation == m.MemberEpoch:
-		// Any partition, its own or not, in both protocols: Apache Kafka 4.4 asks no more of the present epoch either. A member of
-		// the classic protocol commits what it was assigned by this epoch's SyncGroup, or what its program says.
+	// Any partition, its own or not, in both protocols: Apache Kafka 4.4 asks no more of the present epoch either. A member of
+	// the classic protocol commits what it was assigned by this epoch's SyncGroup, or what its program says.
+	if c.Generation == m.MemberEpoch {
 		return nil
-	case len(m.Protocols) > 0:
-		// It speaks the classic protocol. Kafka 4.4 lets it commit in an older generation what it has held since, as members of the
-		// other protocol below; here it is what it would be in a classic group, and joins again.
-		return ErrIllegalGeneration
-	case c.Generation > m.MemberEpoch || c.Generation < 0:
-		return ErrStaleMemberEpoch
 	}
-	// The member has not heard of its present epoch yet. What it has held since the epoch that it knows is still its own.
+	refusal := ErrStaleMemberEpoch
+	if len(m.Protocols) > 0 { // it speaks the classic protocol
+		refusal = ErrIllegalGeneration
+	}
+	if c.Generation > m.MemberEpoch || c.Generation < 0 {
+		return refusal
+	}
+	// The member has not heard of its present epoch yet, or its JoinGroup has overtaken the commit. What it has held since the epoch
+	// that it knows is still its own (KIP-1251).
 	for i := range c.Offsets {
 		if epoch, owned := m.ownedSince(c.Offsets[i].TopicID, c.Offsets[i].Partition); !owned || c.Generation < epoch {
-			return ErrStaleMemberEpoch
+			return refusal
 		}
 	}
 	return nil

@@ -280,7 +280,7 @@ func TestInterruptedGroups(t *testing.T) {
 }
 
 // G1, G7: commits are fenced when they are applied; of a consumer group, KIP-1251 lets a member that has not heard of its
-// present epoch commit what it has held since the one it knows.
+// present epoch commit what it has held since the one it knows, whichever protocol it speaks.
 func TestCommitFenceOfConsumerGroups(t *testing.T) {
 	f := groupsFSM(t)
 	f.must(topicCommand(2, "clicks", on(1), on(2), on(3)))
@@ -288,7 +288,10 @@ func TestCommitFenceOfConsumerGroups(t *testing.T) {
 		ID: "m", MemberEpoch: 7, PreviousMemberEpoch: 6,
 		Assigned: []TopicPartitions{{TopicID{1}, []int32{0, 1}, []int32{3, 7}}, {TopicID: TopicID{2}, Partitions: []int32{2}}},
 		Revoking: []TopicPartitions{{TopicID{2}, []int32{0}, []int32{5}}},
-	}, &GroupMember{ID: "old", MemberEpoch: 7, Protocols: []GroupProtocol{{Name: "range"}}}))
+	}, &GroupMember{
+		ID: "old", MemberEpoch: 7, PreviousMemberEpoch: 6, Protocols: []GroupProtocol{{Name: "range"}},
+		Assigned: []TopicPartitions{{TopicID{2}, []int32{1}, []int32{6}}}, Revoking: []TopicPartitions{{TopicID{1}, []int32{2}, []int32{4}}},
+	}))
 	of := func(topic byte, partition int32) []OffsetEntry {
 		return []OffsetEntry{{TopicID{topic}, partition, 1, -1, ""}}
 	}
@@ -314,7 +317,13 @@ func TestCommitFenceOfConsumerGroups(t *testing.T) {
 		{"a stranger", "x", 7, of(1, 0), ErrUnknownMember},
 		{"from outside", "", -1, of(1, 0), ErrUnknownMember},
 		{"classic member", "old", 7, of(1, 0), nil},
-		{"classic member, earlier", "old", 6, of(1, 0), ErrIllegalGeneration},
+		{"classic member, held since 6", "old", 6, of(2, 1), nil},
+		{"classic member, to be given up", "old", 5, of(1, 2), nil},
+		{"classic member, given later", "old", 5, of(2, 1), ErrIllegalGeneration},
+		{"classic member, one of two given later", "old", 5, slices.Concat(of(1, 2), of(2, 1)), ErrIllegalGeneration},
+		{"classic member, not its own", "old", 6, of(1, 0), ErrIllegalGeneration},
+		{"classic member, from the future", "old", 8, of(2, 1), ErrIllegalGeneration},
+		{"classic member, no generation", "old", -1, of(2, 1), ErrIllegalGeneration},
 	} {
 		before := f.st.offsets
 		out := f.commit1(OffsetCommit{Group: "g", Member: c.member, Generation: c.generation, Offsets: c.offsets})
