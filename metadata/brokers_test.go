@@ -463,26 +463,49 @@ func TestControlledShutdown(t *testing.T) {
 	})
 }
 
-// G8: a broker that goes and comes all the time is let in later and later.
+// G8: a broker that goes and comes all the time is let in later and later after it is heard from again, and not at all while it
+// falls silent in between.
 func TestFlapping(t *testing.T) {
 	now := time.Now()
-	ss := newSessions(9*time.Second, 2*time.Second, nil, now)
+	const beat, s = 2 * time.Second, time.Second
+	ss := newSessions(9*s, beat, nil, now)
 	b := &Broker{ID: 1, Epoch: 1}
 	require.True(t, ss.heard(b, 1, now))
-	var waits []time.Duration
-	for range 9 {
-		now = now.Add(time.Second)
+	fence := func() {
+		b.Fenced = true
 		ss.fencedNow(b, now)
-		begun := now
-		for !ss.heard(b, 1, now) {
+	}
+	// serves lets so much time pass with heartbeats, and returns after which the fence was lifted, -1 if it was not.
+	serves := func(d time.Duration) time.Duration {
+		back := time.Duration(-1)
+		for passed := time.Duration(0); passed <= d; passed += 100 * time.Millisecond {
+			if (b.Fenced || passed%beat == 0) && ss.heard(b, 1, now) && b.Fenced {
+				back, b.Fenced = passed, false
+				ss.unfencedNow(b, now)
+			}
 			now = now.Add(100 * time.Millisecond)
 		}
-		waits = append(waits, now.Sub(begun))
+		return back
 	}
-	s := time.Second
-	require.Equal(t, []time.Duration{0, 0, s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s}, waits)
+	var waits []time.Duration
+	for range 8 {
+		fence()
+		now = now.Add(8 * s) // the penalty does not pass while it is silent
+		waits = append(waits, serves(20*s))
+	}
+	require.Equal(t, []time.Duration{0, 0, 2 * s, 4 * s, 8 * s, 16 * s, 20 * s, 20 * s}, waits)
 	require.Empty(t, ss.returning([]*Broker{b}, 0, now), "it gets no leaders back at once")
-	require.True(t, ss.heard(b, 1, now.Add(6*time.Minute)), "forgotten")
+
+	fence()
+	for range 5 {
+		now = now.Add(8 * s)
+		require.EqualValues(t, -1, serves(8*s), "it is not heard from for long enough")
+	}
+	now = now.Add(8 * s)
+	require.Equal(t, 20*s, serves(20*s))
+	fence()
+	now = now.Add(6 * time.Minute)
+	require.Zero(t, serves(s), "forgotten")
 }
 
 // L12: the tombstone of a deleted topic stays until every registered broker has acted on the deletion.

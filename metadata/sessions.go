@@ -27,8 +27,10 @@ type session struct {
 	applied uint64
 	// probing is closed when the probe under way has ended; nil when there is none.
 	probing chan struct{}
-	// fenced are the times at which the controller fenced the broker, of the last flapMemory.
+	// fenced are the times of the last flapMemory at which the controller fenced the broker, or would have if it had not been fenced.
 	fenced []time.Time
+	// steady is since when a fenced broker has been heard from without a pause; zero before it is heard from.
+	steady time.Time
 	// returned is when the fence was lifted, until leaders have been given back to the broker.
 	returned time.Time
 }
@@ -37,8 +39,10 @@ const (
 	// flapMemory is how long a fencing counts against a broker, and flapFree how many of them cost nothing.
 	flapMemory = 5 * time.Minute
 	flapFree   = 2
-	// flapPenaltyMax bounds how long a broker that flaps stays fenced after its last fencing.
-	flapPenaltyMax = 30 * time.Second
+	// flapPenalty is how long the first fencing that costs something keeps a broker fenced that is heard from again; each one more
+	// doubles it, up to flapPenaltyMax.
+	flapPenalty    = 2 * time.Second
+	flapPenaltyMax = 20 * time.Second
 )
 
 func newSessions(timeout, interval time.Duration, brokers []*Broker, now time.Time) *sessions {
@@ -58,37 +62,43 @@ func (ss *sessions) getLocked(b *Broker, now time.Time) *session {
 		ss.mu.of[b.ID] = s
 	}
 	if s.epoch != b.Epoch {
-		s.epoch, s.applied, s.suspect, s.returned = b.Epoch, 0, time.Time{}, time.Time{}
+		s.epoch, s.applied, s.suspect, s.returned, s.steady = b.Epoch, 0, time.Time{}, time.Time{}, time.Time{}
 		s.until = now.Add(ss.timeout)
 	}
 	return s
 }
 
-// heard notes a heartbeat and reports whether a fence may be lifted: a broker that was fenced again and again has to stay
-// quiet for a while first (G8).
+// heard notes a heartbeat and reports whether a fence may be lifted: a broker that was fenced again and again has to be heard from
+// for a while first (G8). Were it the time since the fence, one that stands still for longer would come back each time.
 func (ss *sessions) heard(b *Broker, applied uint64, now time.Time) (mayReturn bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	s := ss.getLocked(b, now)
+	switch silent := now.Sub(s.until) + ss.timeout; {
+	case s.steady.IsZero():
+		s.steady = now
+	case b.Fenced && silent > ss.timeout/2:
+		s.steady = now
+		s.fenced = append(s.fenced, now)
+	}
 	s.until, s.suspect = now.Add(ss.timeout), time.Time{}
 	s.applied = max(s.applied, applied)
-	return !now.Before(s.penaltyEnd(now))
+	return now.Sub(s.steady) >= s.penalty(now)
 }
 
-// penaltyEnd is when the fence of a flapping broker may be lifted.
-func (s *session) penaltyEnd(now time.Time) time.Time {
+// penalty is how long a fenced broker has to be heard from before it may return.
+func (s *session) penalty(now time.Time) time.Duration {
 	for len(s.fenced) > 0 && now.Sub(s.fenced[0]) > flapMemory {
 		s.fenced = s.fenced[1:]
 	}
 	n := len(s.fenced) - flapFree
-	if n <= 0 {
-		return time.Time{}
+	switch {
+	case n <= 0:
+		return 0
+	case n > 4: // further on the doublings would overflow
+		return flapPenaltyMax
 	}
-	penalty := flapPenaltyMax
-	if n < 6 {
-		penalty = min(penalty, time.Second<<(n-1))
-	}
-	return s.fenced[len(s.fenced)-1].Add(penalty)
+	return min(flapPenaltyMax, flapPenalty<<(n-1))
 }
 
 // fencedNow notes that the controller fenced the broker, and unfencedNow that its fence was lifted.
@@ -97,7 +107,7 @@ func (ss *sessions) fencedNow(b *Broker, now time.Time) {
 	defer ss.mu.Unlock()
 	s := ss.getLocked(b, now)
 	s.fenced = append(s.fenced, now)
-	s.returned, s.suspect = time.Time{}, time.Time{}
+	s.returned, s.suspect, s.steady = time.Time{}, time.Time{}, time.Time{}
 }
 
 func (ss *sessions) unfencedNow(b *Broker, now time.Time) {
