@@ -94,6 +94,10 @@ faults minutes="30" *args="":
 mutants *args="":
     go run ./integration/faults -mutants {{args}}
 
+# a broker that stands still for 8 s, ten times: what its groups notice, and those of others
+flapping stops="10" length="8s":
+    go test -count=1 -timeout 0 -v ./integration -run TestBrokerFlaps -args -flap.stops {{stops}} -flap.length {{length}}
+
 # how long partitions go without an acknowledgement when their leader is killed, stopped or paused: just failover -client java
 failover *args="":
     go run ./integration/faults -failover {{args}}

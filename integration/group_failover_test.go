@@ -40,8 +40,8 @@ func TestCoordinatorKilled(t *testing.T) {
 	}
 }
 
-// member is one consumer of the group.
-type member struct {
+// failoverMember is one consumer of the group.
+type failoverMember struct {
 	cl  *kgo.Client
 	got map[string]int
 }
@@ -66,7 +66,7 @@ func coordinatorKilled(t *testing.T, mode, protocol string) {
 	require.NoError(t, made.Err)
 
 	var mu sync.Mutex
-	all := make([]*member, members)
+	all := make([]*failoverMember, members)
 	polling, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -81,7 +81,7 @@ func coordinatorKilled(t *testing.T, mode, protocol string) {
 			kgo.AutoCommitInterval(200*time.Millisecond), kgo.MetadataMinAge(100*time.Millisecond))
 		require.NoError(t, err)
 		defer cl.Close()
-		m := &member{cl: cl, got: map[string]int{}}
+		m := &failoverMember{cl: cl, got: map[string]int{}}
 		all[i] = m
 		work.Go(func() {
 			for polling.Err() == nil {
