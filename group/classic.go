@@ -38,8 +38,7 @@ type classicGroup struct {
 	// putOut are ids of members that a seek has put out and that may not know it, see core_seek.go; in that order.
 	putOut []pendingMember
 	phase  joinPhase
-	// generationAt is when the present generation was committed; syncBy is when members that have not synced are removed,
-	// Never once all have.
+	// generationAt is when the present generation was committed; syncBy is the first of its members' syncBy, Never without any.
 	generationAt, syncBy Instant
 	joins                uint64 // numbers joins, for the choice of a leader
 	// nextExpiry is no later than the first end of a session or of a pending id.
@@ -54,7 +53,10 @@ type member struct {
 	join      *Join  // waits for the generation
 	joined    uint64 // number of that join
 	sync      *Sync  // waits for the assignment
-	synced    bool   // has asked for the assignment of this generation
+	// syncBy is when the member is removed unless it has asked for the assignment of this generation, 0 if it has.
+	syncBy Instant
+	// adopted: the generation goes on under this coordinator, which does not know whether the member has synced.
+	adopted bool
 	// told is when the member was first answered that a rebalance goes on, 0 if it has not been since that began.
 	told    Instant
 	expires Instant
@@ -119,15 +121,14 @@ func (c *Core) classicLoad(now Time, ev *Loaded) {
 	k.protocolType = g.ProtocolType
 	for _, m := range g.Members {
 		// Each has a full session, whatever it had left at the coordinator before (G6).
-		k.members = append(k.members, &member{id: m.ID, record: m, committed: true, synced: true, seen: now.At})
+		k.members = append(k.members, &member{id: m.ID, record: m, committed: true, adopted: true, seen: now.At})
 	}
 	c.classicRenew(now)
 	k.state = StateStable
 	if g.State != metadata.GroupStable {
 		k.state = StateCompleting
-		k.syncBy = now.At + c.rebalanceTimeout()
 		for _, m := range k.members {
-			m.synced = false
+			c.mustSync(now, m)
 		}
 	}
 	if !g.Interrupted {
@@ -160,6 +161,9 @@ func (c *Core) classicExtend(by Instant) {
 		}
 		if m.told != 0 {
 			m.told += by
+		}
+		if m.syncBy != 0 {
+			m.syncBy += by
 		}
 	}
 	for i := range k.pending {

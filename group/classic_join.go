@@ -106,6 +106,9 @@ func (c *Core) joinAgain(now Time, ev *Join) {
 		c.answerJoin(ev.Waiter, c.joined(m))
 	case k.state == StateStable && same && m.id != c.leader():
 		c.heard(now, m)
+		if m.adopted && m.syncBy == 0 {
+			c.mustSync(now, m) // one that repeats its join and never syncs would have its share for ever
+		}
 		c.answerJoin(ev.Waiter, c.joined(m))
 	default:
 		reason := ReasonMetadata

@@ -57,6 +57,9 @@ func (c *Core) classicCommit(now Time, r *CommitRequest) error {
 	if k.state == StateCompleting {
 		return ErrRebalanceInProgress
 	}
+	if m.adopted {
+		c.hasSynced(m) // or it would have nothing to commit
+	}
 	return nil
 }
 
@@ -103,14 +106,14 @@ func (c *Core) classicTick(now Time) {
 		c.expire(now)
 	}
 	if c.change == nil && now.At >= k.syncBy {
-		k.syncBy = Never
 		who := ""
 		for _, m := range slices.Clone(k.members) {
-			if !m.synced {
+			if m.syncBy != 0 && m.syncBy <= now.At {
 				who = m.id
 				c.drop(m, ReasonSync, ErrUnknownMember)
 			}
 		}
+		c.nextSync()
 		c.shrunk(now, who, ReasonSync)
 	}
 	if c.change == nil {

@@ -31,7 +31,7 @@ func (c *Core) begin(now Time, reason Reason, who string) {
 	k := &c.classic
 	initial := k.state == StateEmpty
 	for _, m := range k.members {
-		m.told = 0
+		m.told, m.syncBy = 0, 0
 		if m.sync != nil {
 			c.answerSync(m.sync.Waiter, SyncResult{Err: ErrRebalanceInProgress})
 			m.sync = nil
@@ -214,12 +214,12 @@ func (c *Core) generationCommitted(now Time) {
 		return
 	}
 	c.setState(now, StateCompleting)
-	k.syncBy = now.At + c.rebalanceTimeout()
 	for _, m := range k.members {
-		m.synced = m.join == nil
+		m.adopted = false
 		if m.join == nil {
 			continue
 		}
+		c.mustSync(now, m)
 		w := m.join.Waiter
 		m.join = nil
 		k.joining--

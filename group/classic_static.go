@@ -66,7 +66,6 @@ func (c *Core) replaced(now Time, ch *change) {
 	if old != nil {
 		c.drop(old, ReasonStatic, ErrFencedInstance)
 		c.classic.removed = slices.DeleteFunc(c.classic.removed, func(id string) bool { return id == ch.replaces })
-		m.synced = true
 	}
 	m.record, m.committed = c.record.Member(m.id), true
 	c.came(ch.join, m.record)

@@ -30,18 +30,17 @@ func (c *Core) classicSync(now Time, ev *Sync) {
 		c.tell(now, m)
 		c.refuse(ev, ErrRebalanceInProgress)
 	case StateStable:
-		m.synced = true
+		c.hasSynced(m)
 		c.heard(now, m)
-		c.synced()
 		c.answerSync(ev.Waiter, c.assignment(m))
 	case StateCompleting:
 		if m.sync != nil {
 			// Its client has asked again, so nobody reads the answer to the first request.
 			c.answerSync(m.sync.Waiter, SyncResult{Err: ErrRebalanceInProgress})
 		}
-		m.sync, m.synced = ev, true
+		m.sync = ev
+		c.hasSynced(m)
 		c.heard(now, m)
-		c.synced()
 		if m.id == c.record.Leader {
 			c.assign(ev)
 		}
@@ -50,10 +49,26 @@ func (c *Core) classicSync(now Time, ev *Sync) {
 	}
 }
 
-// synced notes whether everybody has asked for its assignment.
-func (c *Core) synced() {
-	if !slices.ContainsFunc(c.classic.members, func(m *member) bool { return !m.synced }) {
-		c.classic.syncBy = Never
+// mustSync gives a member the time of a rebalance to ask for its assignment.
+func (c *Core) mustSync(now Time, m *member) {
+	m.syncBy = now.At + c.rebalanceTimeout()
+	c.classic.syncBy = min(c.classic.syncBy, m.syncBy)
+}
+
+// hasSynced notes that a member has asked for its assignment.
+func (c *Core) hasSynced(m *member) {
+	m.adopted, m.syncBy = false, 0
+	c.nextSync()
+}
+
+// nextSync finds the first end of a member's time to sync.
+func (c *Core) nextSync() {
+	k := &c.classic
+	k.syncBy = Never
+	for _, m := range k.members {
+		if m.syncBy != 0 {
+			k.syncBy = min(k.syncBy, m.syncBy)
+		}
 	}
 }
 

@@ -211,6 +211,70 @@ func TestMemberThatNeverSyncs(t *testing.T) {
 	require.Equal(t, g+1, b.join("a", "a").Generation)
 }
 
+// What a coordinator knew of who has not synced dies with it, and where the generation goes on there is no other one to begin
+// with. A member that joins again, and still does not sync, is given up all the same; one that has synced, before or since, is
+// not, nor is one that commits what it reads.
+func TestMemberThatNeverSyncsAfterTakeover(t *testing.T) {
+	b := newClassicBench(t)
+	g := b.two()
+	for _, id := range []string{"c", "d"} {
+		b.join(id, "")
+	}
+	for _, id := range []string{"a", "b"} {
+		b.join(id, id)
+	}
+	b.pass(time.Second)
+	g++
+	b.sync("a", "a", g, "a", "1", "b", "2", "c", "3", "d", "4")
+	require.Equal(t, g, b.record().Generation)
+	require.Equal(t, StateStable, b.core.classic.state)
+	b.core = NewCore("g")
+	b.step(&Loaded{Group: b.record(), LastGeneration: g, Resume: true})
+	all := []string{"a", "b", "c", "d"}
+	b.pass(time.Minute, all...)
+	require.Len(t, b.core.classic.members, 4, "whoever says nothing may have synced")
+
+	for range 3 {
+		require.Equal(t, g, b.join("b", "b").Generation)
+		b.pass(9*time.Second, all...)
+	}
+	b.join("c", "c")
+	require.Equal(t, "3", string(b.sync("c", "c", g).Assignment))
+	b.join("c", "c") // it came late, and its client does not wait for it any more
+	b.join("d", "d")
+	require.NoError(t, b.step(&Commit{&CommitRequest{Group: "g", Member: "d", Generation: g}}))
+	require.NotNil(t, b.core.member("b"))
+	b.pass(4*time.Second, all...)
+	require.Nil(t, b.core.member("b"))
+	require.Equal(t, ReasonSync, b.core.classic.reason)
+	for _, id := range []string{"a", "c", "d"} {
+		b.join(id, id)
+	}
+	require.Equal(t, g+1, b.joins["c"].Generation)
+	require.Len(t, b.record().Members, 3)
+}
+
+// Each member has its own time for it.
+func TestTimeToSyncAfterTakeover(t *testing.T) {
+	b := newClassicBench(t)
+	g := b.two()
+	b.join("c", "")
+	b.join("a", "a")
+	b.join("b", "b")
+	b.pass(time.Second)
+	g++
+	b.sync("a", "a", g, "a", "1", "b", "2", "c", "3")
+	b.core = NewCore("g")
+	b.step(&Loaded{Group: b.record(), LastGeneration: g})
+	all := []string{"a", "b", "c"}
+	b.join("b", "b")
+	b.pass(29*time.Second, all...)
+	b.join("c", "c")
+	b.pass(2*time.Second, all...)
+	require.Nil(t, b.core.member("b"))
+	require.NotNil(t, b.core.member("c"), "it has just asked")
+}
+
 // A leader that dies between join and sync: its session ends, the others are told to join again and one of them leads.
 func TestLeaderDiesBeforeSync(t *testing.T) {
 	b := newClassicBench(t)

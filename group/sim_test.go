@@ -687,7 +687,7 @@ func (s *sim) dump() string {
 			k := &n.core.classic
 			fmt.Fprintf(&b, " loaded=%v state=%s members=%d joining=%d pending=%d change=%v deadline=%.3f", n.core.loaded, k.state, len(k.members), k.joining, len(k.pending), n.core.change != nil, float64(n.core.Deadline()-Instant(time.Hour))/1e9)
 			for _, m := range k.members {
-				fmt.Fprintf(&b, " %s(join=%v sync=%v synced=%v)", m.id, m.join != nil, m.sync != nil, m.synced)
+				fmt.Fprintf(&b, " %s(join=%v sync=%v synced=%v)", m.id, m.join != nil, m.sync != nil, m.syncBy == 0)
 			}
 		}
 		b.WriteByte('\n')
