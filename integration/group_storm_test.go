@@ -2,265 +2,320 @@ package integration
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// stormSession is the session of every member here; what has to wait for one to end has not passed.
-const stormSession = 45 * time.Second
+const (
+	// stormSession is the session of every member that speaks the classic protocol here, and what has to wait for one to end
+	// has not passed. By KIP-848 the broker sets it, and a member that is silent is given up after it and not before.
+	stormSession    = 45 * time.Second
+	stormBrokerSays = 6 * time.Second
+	stormPartitions = 4
+	stormRecords    = 200
+)
 
-// TestRebalanceStorms: members that do not play by the rules do not stop those that do. In each case two real consumers must
-// have read everything long before a session of the disturber would have ended by itself.
+// storm is a member that does not play by the rules, in a group with two real consumers; or a crowd.
+type storm struct {
+	name, protocol string
+	// first: it is in the group before the others, and says there when they may come.
+	first bool
+	// once: it does one thing, and then says set. Others go on and on, until the context ends.
+	once    bool
+	disturb func(ctx context.Context, m *stormMember, there, set func())
+	// keeps: it has its share of the partitions for as long as it lives. It ends when the others have read of theirs.
+	keeps bool
+	// patient: the others would wait for long for one that does not join again, and there must be none.
+	patient bool
+	crowd   func(*stormRun, context.Context)
+}
+
+var storms = []storm{
+	// Trap 24: each repetition leaves an id behind that nobody uses.
+	{name: "a member repeats the join handshake", protocol: "classic", patient: true, disturb: func(ctx context.Context, m *stormMember, _, _ func()) {
+		for ctx.Err() == nil {
+			m.id = ""
+			_, _ = m.join(ctx, 3*time.Second)
+			breathe(ctx, 20*time.Millisecond)
+		}
+	}},
+	{name: "a member never syncs", protocol: "classic", disturb: func(ctx context.Context, m *stormMember, _, _ func()) {
+		for ctx.Err() == nil {
+			if err := m.joinAs(ctx, 2*time.Second); err != nil {
+				m.id = ""
+			}
+			for range 4 { // it lives, and says so
+				_ = m.heartbeat(ctx)
+				breathe(ctx, 500*time.Millisecond)
+			}
+		}
+	}},
+	{name: "a leader dies between join and sync", protocol: "classic", first: true, once: true, disturb: func(ctx context.Context, m *stormMember, there, set func()) {
+		if err := m.joinAs(ctx, 3*time.Second); err != nil || m.leader != m.id {
+			m.t.Errorf("it does not lead: %v", err)
+		}
+		m.cl.Close()
+		there()
+		set()
+	}},
+	{name: "a member repeats its joining heartbeat", protocol: "consumer", first: true, keeps: true, disturb: func(ctx context.Context, m *stormMember, there, _ func()) {
+		highest := int32(0)
+		for ctx.Err() == nil {
+			m.generation, m.owned = 0, nil
+			if err := m.beat(ctx, 3*time.Second); err == nil {
+				there()
+				highest = max(highest, m.generation)
+			}
+			breathe(ctx, 20*time.Millisecond)
+		}
+		if highest > 6 { // itself, two more, a coordinator that died, and some to spare
+			m.t.Errorf("its repetitions began epochs, up to %d", highest)
+		}
+		bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		m.leave(bye)
+	}},
+	{name: "a member never gives up what it must", protocol: "consumer", first: true, once: true, disturb: func(ctx context.Context, m *stormMember, there, set func()) {
+		for ctx.Err() == nil {
+			err := m.beat(ctx, 3*time.Second)
+			switch {
+			case err == nil && len(m.owned) == 0:
+				m.owned = m.given
+			case err == nil && len(m.given) < len(m.owned):
+				set()
+			case err == nil:
+				there()
+			case putOut(err):
+				return
+			}
+			breathe(ctx, 100*time.Millisecond)
+		}
+	}},
+	{name: "a member dies before it takes up what it is given", protocol: "consumer", once: true, disturb: func(ctx context.Context, m *stormMember, _, set func()) {
+		for ctx.Err() == nil && len(m.given) == 0 {
+			_ = m.beat(ctx, 3*time.Second)
+			breathe(ctx, 50*time.Millisecond)
+		}
+		m.cl.Close()
+		set()
+	}},
+	{name: "two hundred join", protocol: "classic", crowd: (*stormRun).classicCrowd},
+	{name: "two hundred join", protocol: "consumer", crowd: (*stormRun).consumerCrowd},
+}
+
+func (s storm) String() string { return s.name + " " + s.protocol }
+
+// TestRebalanceStorms: members that do not play by the rules do not stop those that do, and a crowd gets together. In each case
+// two real consumers must have read everything long before a session of the disturber would have ended by itself. With three
+// brokers that of the coordinator is killed when the trap is set, and half of the records come afterwards.
 func TestRebalanceStorms(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for rebalance timeouts")
 	}
-	b := startBroker(t, "group.initial.rebalance.delay.ms=100")
-	for i, c := range []struct {
-		name    string
-		disturb func(ctx context.Context, m *stormMember)
+	for _, c := range []struct {
+		name, mode string
+		brokers    int
 	}{
-		// Trap 24: each repetition leaves an id behind that nobody uses.
-		{"a member repeats the join handshake", func(ctx context.Context, m *stormMember) {
-			for ctx.Err() == nil {
-				m.id = ""
-				_, _ = m.join(ctx, 3*time.Second)
-				breathe(ctx, 20*time.Millisecond)
-			}
-		}},
-		{"a member never syncs", func(ctx context.Context, m *stormMember) {
-			for ctx.Err() == nil {
-				if err := m.joinAs(ctx, 2*time.Second); err != nil {
-					m.id = ""
-				}
-				for range 4 { // it lives, and says so
-					_, _ = m.heartbeat(ctx)
-					breathe(ctx, 500*time.Millisecond)
-				}
-			}
-		}},
-		{"a leader dies between join and sync", func(ctx context.Context, m *stormMember) {
-			if err := m.joinAs(ctx, 2*time.Second); err == nil && m.leader == m.id {
-				m.died.Store(true)
-			}
-			m.cl.Close()
-		}},
+		{"one broker", "rebalance", 1},
+		{"coordinator killed rebalance", "rebalance", 3},
+		{"coordinator killed resume", "resume", 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel() // they mostly wait
-			ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 			defer cancel()
-			topic := "storm-" + strconv.Itoa(i)
-			createTopic(t, b, topic, 4)
-			producer := b.client(kgo.RecordPartitioner(kgo.RoundRobinPartitioner()))
-			const records = 200
-			for i := range records {
-				producer.Produce(ctx, &kgo.Record{Topic: topic, Value: []byte(strconv.Itoa(i))}, nil)
+			brokers := startCoordinatedCluster(ctx, t, c.brokers, "group.initial.rebalance.delay.ms=100", "millrace.group.failover="+c.mode,
+				"group.consumer.session.timeout.ms="+strconv.FormatInt(stormBrokerSays.Milliseconds(), 10), "group.consumer.heartbeat.interval.ms=300")
+			// What comes once, and a crowd, must come right before the death: they do no harm any more when a timeout is over.
+			crowds := 0
+			for _, s := range storms {
+				if s.crowd != nil {
+					crowds++
+				}
 			}
-			require.NoError(t, producer.Flush(ctx))
-
-			disturbing, stop := context.WithCancel(ctx)
-			var work sync.WaitGroup
-			defer work.Wait()
-			defer stop()
-			m := newStormMember(t, b, topic, topic)
-			begun := make(chan struct{})
-			work.Go(func() {
-				if c.name == "a leader dies between join and sync" { // before there is another member
-					c.disturb(disturbing, m)
-					close(begun)
+			nothing := func() error { return nil }
+			ready, set := newMeeting(len(storms)-crowds, nothing), newMeeting(len(storms)-crowds, nothing)
+			death := newMeeting(crowds, func() error {
+				if c.brokers == 1 {
+					return nil
+				}
+				return brokers.kill(ctx)
+			})
+			runTogether(t, storms, storm.String, func(t *testing.T, s storm) {
+				i := slices.IndexFunc(storms, func(other storm) bool { return other.String() == s.String() })
+				r := &stormRun{storm: s, t: t, c: brokers, group: brokers.groups[i], topic: "storm-" + strconv.Itoa(i), ready: ready, set: set, death: death}
+				if s.crowd != nil {
+					r.isDue = death.seat()
+					defer r.isDue()
+					s.crowd(r, ctx)
 					return
 				}
-				close(begun)
-				c.disturb(disturbing, m)
+				r.isReady, r.isSet = ready.seat(), set.seat()
+				defer r.isSet()
+				defer r.isReady()
+				r.trap(ctx)
 			})
-			<-begun
-			if c.name == "a leader dies between join and sync" {
-				require.True(t, m.died.Load(), "it led, and did not sync")
-			}
-			var mu sync.Mutex
-			got := map[string]bool{}
-			for range 2 {
-				cl := b.client(kgo.ConsumerGroup(topic), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.RebalanceTimeout(5*time.Second))
-				work.Go(func() {
-					for disturbing.Err() == nil {
-						cl.PollFetches(disturbing).EachRecord(func(r *kgo.Record) {
-							mu.Lock()
-							got[string(r.Value)] = true
-							mu.Unlock()
-						})
-					}
-				})
-			}
-			require.Eventually(t, func() bool {
-				mu.Lock()
-				defer mu.Unlock()
-				return len(got) == records
-			}, stormSession*2/3, 20*time.Millisecond, "the consumers wait for the one that does not play by the rules")
 		})
 	}
 }
 
-// TestTwoHundredJoin: 200 members that join within a second are in one generation, each with its own assignment, after few
-// others, and nobody is left out.
-func TestTwoHundredJoin(t *testing.T) {
-	if testing.Short() {
-		t.Skip("two hundred members")
+// stormRun is a storm over a cluster.
+type stormRun struct {
+	storm
+	t            *testing.T
+	c            *coordinatedCluster
+	group, topic string
+	// The traps meet before what comes once, and when it has come. Then the crowds come, and meet for the death.
+	ready, set, death     *meeting
+	isReady, isSet, isDue func()
+}
+
+// trap has two real consumers read everything while a member disturbs.
+func (r *stormRun) trap(ctx context.Context) {
+	t, leader := r.t, r.c.id
+	if len(r.c.others) > 0 {
+		leader = r.c.others[0]
 	}
-	const members = 200
-	b := startBroker(t, "group.initial.rebalance.delay.ms=100")
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
-	defer cancel()
-	var all [members]*stormMember
-	for i := range all {
-		all[i] = newStormMember(t, b, "crowd", "none")
-	}
-	together, stop := context.WithCancel(ctx)
+	id := r.c.topic(ctx, t, r.topic, stormPartitions, leader)
+	r.c.produce(ctx, t, r.topic, 0, stormRecords/2)
+	disturbing, stop := context.WithCancel(ctx)
+	consuming, end := context.WithCancel(ctx)
+	var work, disturber sync.WaitGroup
+	defer work.Wait()
+	defer end()
+	defer disturber.Wait()
 	defer stop()
-	var work sync.WaitGroup
-	var mu sync.Mutex
-	in := map[int32]map[string]bool{} // generation → who has an assignment in it
-	for _, m := range all {
+	there, set := make(chan struct{}), make(chan struct{})
+	disturb := func() {
+		m := newStormMember(r, r.topic, id)
+		disturber.Go(func() {
+			r.disturb(disturbing, m, sync.OnceFunc(func() { close(there) }), sync.OnceFunc(func() { close(set) }))
+		})
+		if r.first {
+			await(ctx, t, there, "it does not come into the group")
+		}
+	}
+	got := &stormReadings{seen: map[string]bool{}}
+	consume := func(i int) (given <-chan struct{}) {
+		c := make(chan struct{})
+		first := sync.OnceFunc(func() { close(c) })
+		rebalance := 3 * time.Second
+		if r.patient {
+			rebalance = stormSession
+		}
+		opts := []kgo.Opt{
+			kgo.ConsumerGroup(r.group), kgo.ConsumeTopics(r.topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+			kgo.RebalanceTimeout(rebalance), kgo.HeartbeatInterval(300 * time.Millisecond), kgo.FetchMaxWait(300 * time.Millisecond),
+			kgo.OnPartitionsAssigned(func(_ context.Context, _ *kgo.Client, to map[string][]int32) {
+				if len(to) > 0 {
+					first()
+				}
+			}),
+		}
+		if r.protocol == "consumer" {
+			opts = append(opts, kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer()))
+		}
+		cl := r.c.client(t, opts...)
 		work.Go(func() {
-			for together.Err() == nil {
-				if err := m.joinAs(together, 20*time.Second); err != nil {
-					continue
-				}
-				given, err := m.sync(together)
-				if err != nil {
-					continue
-				}
-				if string(given) != m.id {
-					t.Errorf("%s was given the share of %q", m.id, given)
-				}
-				mu.Lock()
-				if in[m.generation] == nil {
-					in[m.generation] = map[string]bool{}
-				}
-				in[m.generation][m.id] = true
-				whole := len(in[m.generation]) == members
-				mu.Unlock()
-				if whole {
-					stop()
-				}
-				for together.Err() == nil {
-					if _, err := m.heartbeat(together); err != nil {
-						break
-					}
-					breathe(together, 200*time.Millisecond)
-				}
+			for consuming.Err() == nil {
+				cl.PollFetches(consuming).EachRecord(func(record *kgo.Record) { got.add(i, string(record.Value)) })
 			}
 		})
+		return c
 	}
-	work.Wait()
-	require.NoError(t, ctx.Err(), "the members do not get together: generations and their members: %v", len(in))
-	t.Logf("%d generations until all were in one", len(in))
-	require.LessOrEqual(t, len(in), 12, "generations until all were in one")
-}
-
-// stormMember is a member that speaks the protocol by hand.
-type stormMember struct {
-	cl         *kgo.Client
-	group      string
-	topic      string
-	id, leader string
-	generation int32
-	members    []string // of the leader
-	died       atomic.Bool
-}
-
-func newStormMember(t *testing.T, b *broker, group, topic string) *stormMember {
-	cl := b.client(kgo.RequestTimeoutOverhead(time.Minute), kgo.RequestRetries(3))
-	t.Cleanup(cl.Close)
-	return &stormMember{cl: cl, group: group, topic: topic}
-}
-
-// join is one JoinGroup.
-func (m *stormMember) join(ctx context.Context, rebalance time.Duration) (*kmsg.JoinGroupResponse, error) {
-	req := kmsg.NewPtrJoinGroupRequest()
-	req.Group, req.MemberID, req.ProtocolType = m.group, m.id, "consumer"
-	req.SessionTimeoutMillis, req.RebalanceTimeoutMillis = int32(stormSession.Milliseconds()), int32(rebalance.Milliseconds())
-	for _, name := range []string{"cooperative-sticky", "sticky", "range"} {
-		p := kmsg.NewJoinGroupRequestProtocol()
-		meta := kmsg.NewConsumerMemberMetadata()
-		meta.Topics = []string{m.topic}
-		p.Name, p.Metadata = name, meta.AppendTo(nil)
-		req.Protocols = append(req.Protocols, p)
-	}
-	resp, err := req.RequestWith(ctx, m.cl)
-	if err == nil {
-		err = kerr.ErrorForCode(resp.ErrorCode)
-	}
-	return resp, err
-}
-
-// joinAs joins until it is in a generation.
-func (m *stormMember) joinAs(ctx context.Context, rebalance time.Duration) error {
-	for {
-		resp, err := m.join(ctx, rebalance)
-		if errors.Is(err, kerr.MemberIDRequired) {
-			m.id = resp.MemberID
-			continue
+	both := func() {
+		for i := range 2 { // each begins a rebalance
+			await(ctx, t, consume(i), "a consumer is given nothing")
 		}
-		if err != nil {
-			if errors.Is(err, kerr.UnknownMemberID) {
-				m.id = ""
-			}
-			return fmt.Errorf("join: %w", err)
-		}
-		m.id, m.leader, m.generation, m.members = resp.MemberID, resp.LeaderID, resp.Generation, nil
-		for _, other := range resp.Members {
-			m.members = append(m.members, other.MemberID)
-		}
-		return nil
 	}
+	meet := func() {
+		r.isReady()
+		require.NoError(t, r.ready.wait(ctx))
+	}
+	switch {
+	case !r.once:
+		disturb()
+		both()
+		meet()
+	case r.first:
+		meet()
+		disturb()
+		consume(0)
+		consume(1)
+		await(ctx, t, set, "the trap is not set")
+	default:
+		both()
+		meet()
+		disturb()
+		await(ctx, t, set, "the trap is not set")
+	}
+	r.isSet()
+	require.NoError(t, r.death.wait(ctx))
+	since := time.Now()
+	r.c.produce(ctx, t, r.topic, stormRecords/2, stormRecords)
+	if r.keeps {
+		require.Eventually(t, got.both, stormSession*2/3, 20*time.Millisecond, "the consumers do not get their shares")
+		stop()
+	}
+	require.Eventually(t, func() bool { return got.count() == stormRecords }, stormSession*2/3, 20*time.Millisecond, "the consumers wait for the one that does not play by the rules")
+	require.Eventually(t, func() bool {
+		listed, err := r.c.adm.ListGroups(ctx)
+		return err == nil && listed[r.group].State == "Stable"
+	}, stormSession*2/3, 20*time.Millisecond, "the group does not settle")
+	t.Logf("everything is read, and the group is stable, %s after the death", time.Since(since).Round(10*time.Millisecond))
 }
 
-// sync gives, as the leader, each member its own id.
-func (m *stormMember) sync(ctx context.Context) ([]byte, error) {
-	req := kmsg.NewPtrSyncGroupRequest()
-	req.Group, req.MemberID, req.Generation = m.group, m.id, m.generation
-	for _, id := range m.members {
-		a := kmsg.NewSyncGroupRequestGroupAssignment()
-		a.MemberID, a.MemberAssignment = id, []byte(id)
-		req.GroupAssignment = append(req.GroupAssignment, a)
-	}
-	kind, name := "consumer", "cooperative-sticky"
-	req.ProtocolType, req.Protocol = &kind, &name
-	resp, err := req.RequestWith(ctx, m.cl)
-	if err == nil {
-		err = kerr.ErrorForCode(resp.ErrorCode)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("sync: %w", err)
-	}
-	return resp.MemberAssignment, nil
-}
-
-func (m *stormMember) heartbeat(ctx context.Context) (*kmsg.HeartbeatResponse, error) {
-	req := kmsg.NewPtrHeartbeatRequest()
-	req.Group, req.MemberID, req.Generation = m.group, m.id, m.generation
-	resp, err := req.RequestWith(ctx, m.cl)
-	if err == nil {
-		err = kerr.ErrorForCode(resp.ErrorCode)
-	}
-	return resp, err
-}
-
-// breathe lets time pass between two requests of a member.
-func breathe(ctx context.Context, d time.Duration) {
+// await waits for what has to come before a session ends.
+func await(ctx context.Context, t *testing.T, c <-chan struct{}, what string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, stormSession*2/3)
+	defer cancel()
 	select {
+	case <-c:
 	case <-ctx.Done():
-	case <-time.After(d):
+		t.Fatal(what)
 	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// stormReadings are what the two consumers have read.
+type stormReadings struct {
+	mu    sync.Mutex
+	seen  map[string]bool
+	begun [2]bool // consumer: it has read of the second half
+}
+
+func (s *stormReadings) add(consumer int, value string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, _ := strconv.Atoi(value)
+	s.seen[value] = true
+	s.begun[consumer] = s.begun[consumer] || n >= stormRecords/2
+}
+
+// both says whether both have read of the second half.
+func (s *stormReadings) both() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.begun == [2]bool{true, true}
+}
+
+func (s *stormReadings) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.seen)
 }
