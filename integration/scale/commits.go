@@ -145,12 +145,17 @@ func (k *committers) notice(e member.Event) {
 	}
 }
 
-// start has all join, and waits until they have.
+// start has all join, and waits until they have. They begin over the interval of their heartbeats, as clients are that know nothing of each
+// other: a thousand heartbeats at once would hold all else up, at times with commits and at times without.
 func (k *committers) start(ctx context.Context) error {
 	ctx, k.stop = context.WithCancel(ctx)
 	var joined atomic.Int64
 	begin := make(chan struct{}, 100) // so many connect at once
+	first := time.Now()
 	for i, m := range k.all {
+		if err := pause(ctx, time.Until(first.Add(3*time.Second*time.Duration(i)/time.Duration(len(k.all))))); err != nil {
+			return err
+		}
 		begin <- struct{}{}
 		k.work.Go(func() {
 			if err := m.Connect(ctx); err != nil {
