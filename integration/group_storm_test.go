@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -92,6 +94,9 @@ var storms = []storm{
 			case err == nil:
 				there()
 			case putOut(err):
+				if !errors.Is(err, kerr.UnknownMemberID) {
+					m.t.Errorf("it was to be put out: %v", err)
+				}
 				return
 			}
 			breathe(ctx, 100*time.Millisecond)
