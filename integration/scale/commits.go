@@ -247,19 +247,20 @@ type commitStep struct {
 	perEntry                             float64 // commits for each Raft entry
 	median, p99                          time.Duration
 	cores                                []float64 // CPU of each broker
-	client, producer, others             float64   // CPU of this process, of the producers' if that is another, and of what is not part of this
+	client, producer, others, stolen     float64   // CPU of this process, of the producers' if that is another, of what is not part of this, and of the host
 	elections, refused                   int
 	entries, syncs                       float64       // Raft entries, and syncs of records' logs by all brokers, in a second
 	sync                                 time.Duration // one of those, on average
 }
 
-// load tells the CPU of the brokers, of this process and the producers', and of all else on the machine, in percent of a core.
+// load tells the CPU of the brokers, of this process and the producers', of all else on the machine, and what its host has taken, in percent
+// of a core.
 func (s commitStep) load() string {
 	var out []string
 	for _, c := range s.cores {
 		out = append(out, fmt.Sprintf("%.0f", 100*c))
 	}
-	return fmt.Sprintf("%s %%, clients %.0f+%.0f %%, others %.0f %%; %.0f entries/s, %.0f syncs of records/s of %s", strings.Join(out, "+"), 100*s.client, 100*s.producer, 100*s.others, s.entries, s.syncs, round(s.sync))
+	return fmt.Sprintf("%s %%, clients %.0f+%.0f %%, others %.0f %%, stolen %.0f %%; %.0f entries/s, %.0f syncs of records/s of %s", strings.Join(out, "+"), 100*s.client, 100*s.producer, 100*s.others, 100*s.stolen, s.entries, s.syncs, round(s.sync))
 }
 
 // median returns the step whose produce p99 is the middle one, of two the lower one.
@@ -346,6 +347,7 @@ func (k *committers) step(ctx context.Context, c *cluster.Cluster, l *load, rate
 	s.elections = int(term - was)
 	s.client = (now.self - all.self).Seconds() / now.at.Sub(all.at).Seconds()
 	s.producer = (producedNow - produced).Seconds() / now.at.Sub(all.at).Seconds()
+	s.stolen = (now.stolen - all.stolen).Seconds() / now.at.Sub(all.at).Seconds()
 	s.others = (now.busy-all.busy).Seconds()/now.at.Sub(all.at).Seconds() - s.client - s.producer
 	for _, c := range s.cores {
 		s.others -= c

@@ -192,10 +192,10 @@ func series(page []byte, name string) (float64, error) {
 	return 0, fmt.Errorf("there is no metric %s", name)
 }
 
-// machine is what all processes have used of all processors, and what this one has.
+// machine is what all processes have used of all processors, what this one has, and what the host has taken: nobody ran then.
 type machine struct {
-	at         time.Time
-	busy, self time.Duration
+	at                 time.Time
+	busy, self, stolen time.Duration
 }
 
 func lookAtMachine() (m machine, err error) {
@@ -210,7 +210,10 @@ func lookAtMachine() (m machine, err error) {
 		if err != nil {
 			return m, fmt.Errorf("read /proc/stat: %w", err)
 		}
-		if i != 3 && i != 4 && i < 8 { // not idle, not waiting for a disk
+		switch {
+		case i == 7:
+			m.stolen = time.Duration(n) * tick
+		case i != 3 && i != 4 && i < 8: // not idle, not waiting for a disk
 			m.busy += time.Duration(n) * tick
 		}
 	}
