@@ -11,8 +11,9 @@ import (
 
 // News - of a member that came, changed, left or died, and of the first suspicion - goes out at the pace of hasteInterval, to
 // hasteMembers at a time, for hasteRounds. Who has news tells members that he has not told yet, so that among up to ten each hears it from
-// its source too: with targets drawn anew each time, one of ten was forgotten by all in one spreading of fifty. memberlist's own pace of telling could be the same, but it ticks whether there is news or not, and those ticks were half of the timers
-// of a broker at rest. At its gossipInterval it tells what is left, and its probes and their answers carry news too.
+// its source too: with targets drawn anew each time, one of ten was forgotten by all in one spreading of fifty. memberlist's own pace
+// of telling could be the same, but it ticks whether there is news or not, and those ticks were half of the timers of a broker at rest.
+// At its gossipInterval it tells what is left, and its probes and their answers carry news too.
 const (
 	hasteInterval = 50 * time.Millisecond
 	hasteMembers  = 3
