@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 )
 
 // maxAttempts bounds how often an operation is decided anew because another change came between its decision and its
@@ -98,10 +99,9 @@ func (s *Store) carryOut(ctx context.Context, plans []plan) {
 const maxProofs = 32
 
 // proveLead asks a majority of the voters whether this broker still leads the term in which it is the controller. What its
-// Image held before the call is then the newest that anybody had been told. It asks twice: raft counts any answer that comes
-// in after the question, and one to a heartbeat from before, which waited in the socket of a paused process, proves nothing. It
-// waits no longer than the lead lasts: raft drops the question of one that asks while it shuts down, and answers none while its
-// disk hangs.
+// Image held before the call is then the newest that anybody had been told. Raft is asked for what makes it send heartbeats, and
+// for the end of a lead; what their answers prove, [witnesses] say. It waits no longer than the lead lasts: raft drops the question
+// of one that asks while it shuts down, and answers none while its disk hangs.
 func (s *Store) proveLead(l *lead) error {
 	select {
 	case s.proofs <- struct{}{}:
@@ -109,16 +109,34 @@ func (s *Store) proveLead(l *lead) error {
 	case <-l.gone:
 		return ErrNotController
 	}
-	for range 2 {
+	self, moment := serverID(s.cfg.NodeID, s.cfg.DirectoryID), s.witnesses.now()
+	for pause := proofPauseMin; ; {
 		if err := endingWith(s.raft.VerifyLeader(), l.gone).Error(); err != nil {
 			return fmt.Errorf("%w: %w", ErrNotController, err)
 		}
+		// This server has voted for no other either, and leads none of the terms that came after.
+		if s.raft.CurrentTerm() != l.term || s.lead.Load() != l {
+			return ErrNotController
+		}
+		if s.witnesses.prove(self, l.term, moment, s.raft.GetConfiguration().Configuration().Servers) {
+			return nil
+		}
+		// An answer to an earlier message came in between, or that of a server without a vote.
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, proofPauseMax)
+		case <-l.gone:
+			return ErrNotController
+		}
 	}
-	if s.lead.Load() != l {
-		return ErrNotController
-	}
-	return nil
 }
+
+// A proof of the lead that takes several questions pauses between them: briefly, for what is missing is on its way, and longer where
+// a majority seems to be cut off, until raft ends the lead for that.
+const (
+	proofPauseMin = 100 * time.Microsecond
+	proofPauseMax = 20 * time.Millisecond
+)
 
 func overtaken(attempts int) error {
 	return &Error{

@@ -35,7 +35,8 @@ type Store struct {
 	// is apart from raft because a failure may come before Open has that.
 	halt      atomic.Pointer[func() raft.Future]
 	transport raft.Transport
-	elect     *electing // around the transport
+	elect     *electing  // around the transport
+	witnesses *witnesses // around the transport
 	disk      *diskWatch
 	diskKick  chan struct{} // wakes followLeadership when the disk hangs or has come back
 	pilot     *pilot
@@ -152,7 +153,8 @@ func Open(cfg Config) (_ *Store, err error) {
 	}
 	s.elect = newElecting(inner)
 	s.disk, s.diskKick = &diskWatch{changed: s.diskChanged}, make(chan struct{}, 1)
-	announcer := newAnnouncer(&silenced{cutting{s.elect}, s.disk})
+	s.witnesses = newWitnesses(&silenced{cutting{s.elect}, s.disk})
+	announcer := newAnnouncer(s.witnesses)
 	awaiting := newAwaiting(announcer, s.stop)
 	s.transport = awaiting
 	opened = append(opened, s.elect)
