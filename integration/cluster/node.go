@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -20,6 +21,9 @@ import (
 
 // stopPatience bounds the wait for the end of a process that was told to stop; it gives itself up after 45 s, and says why.
 const stopPatience = 60 * time.Second
+
+// pausePatience bounds the wait until a process that was paused stands still.
+const pausePatience = 10 * time.Second
 
 // quitPatience bounds the wait for the stacks of one that does not.
 const quitPatience = 5 * time.Second
@@ -170,10 +174,45 @@ func (n *Node) Stop() error {
 	return nil
 }
 
-// Pause stops the process where it is, with SIGSTOP; Resume lets it go on.
+// Pause stops the process where it is, with SIGSTOP, and returns once none of its threads runs; Resume lets it go on. On a busy machine
+// the signal takes a while to arrive: what is sent to the broker after it could still be served.
 func (n *Node) Pause() error {
-	_, err := n.signal(syscall.SIGSTOP)
-	return err
+	done, err := n.signal(syscall.SIGSTOP)
+	if err != nil || done == nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), pausePatience)
+	defer cancel()
+	pid := n.Pid()
+	err = poll(ctx, done, func() error {
+		if !n.Paused() || stopped(pid) {
+			return nil
+		}
+		return errors.New("threads of it still run")
+	})
+	if err != nil && n.Pid() == pid {
+		return fmt.Errorf("pause node %d: %w", n.Index, err)
+	}
+	return nil
+}
+
+// stopped says whether a process stands still: all of its threads are stopped.
+func stopped(pid int) bool {
+	states, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(states) == 0 {
+		return true // it has ended, or the system can't tell
+	}
+	for _, name := range states {
+		stat, err := os.ReadFile(name)
+		if err != nil {
+			continue // the thread has ended
+		}
+		_, rest, ok := strings.Cut(string(stat), ") ") // behind the command, which may have spaces
+		if ok && !strings.HasPrefix(rest, "T") {
+			return false
+		}
+	}
+	return true
 }
 
 // Resume lets a paused process go on.
