@@ -146,7 +146,7 @@ func (b *consumerBench) apply(ch metadata.GroupChange) error {
 	b.changes++
 	g.Revision, g.Type, g.State, g.Generation, g.AssignmentEpoch = b.revision, ch.Type, ch.State, ch.Generation, ch.AssignmentEpoch
 	g.Protocol, g.Leader = ch.Protocol, ch.Leader
-	g.ProtocolType, g.Assignor, g.TopicsHash, g.EmptySince, g.Interrupted = ch.ProtocolType, ch.Assignor, ch.TopicsHash, ch.EmptySince, ch.Interrupted
+	g.ProtocolType, g.Assignor, g.TopicsHash, g.EmptySince, g.PutOutAt, g.Interrupted = ch.ProtocolType, ch.Assignor, ch.TopicsHash, ch.EmptySince, ch.PutOutAt, ch.Interrupted
 	members := map[string]*metadata.GroupMember{}
 	for _, m := range g.Members {
 		members[m.ID] = m

@@ -84,7 +84,7 @@ func (c *Coordinator) Fetch(r FetchRequest) ([]FetchedOffset, error) {
 	}
 	if g := im.Group(r.Group); g != nil && g.Type == metadata.ConsumerGroup && r.Member != "" {
 		switch m := g.Member(r.Member); {
-		case m == nil && c.unaware(r.Group):
+		case m == nil && c.unaware(g):
 			return nil, ErrCoordinatorLoading
 		case m == nil:
 			return nil, ErrUnknownMember
@@ -116,14 +116,15 @@ func (c *Coordinator) Fetch(r FetchRequest) ([]FetchedOffset, error) {
 }
 
 // unaware reports whether members that were put out may not know it yet.
-func (c *Coordinator) unaware(group string) bool {
-	e := c.lookup(group, false)
+func (c *Coordinator) unaware(g *metadata.Group) bool {
+	now := c.time()
+	e := c.lookup(g.Name, false)
 	if e == nil {
-		return false
+		return unawareLeft(g, now.Wall) > 0
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.mu.core.unawareUntil > c.time().At
+	return e.mu.core.unawareUntil > now.At
 }
 
 // unstable tells whether a transaction that is not decided yet is about to replace an offset, and whoever asks wants to wait

@@ -37,6 +37,8 @@ type Core struct {
 	// of it commit where they are under their id, without an epoch, which would count in a group without members: over the offsets
 	// of a seek, or of the member that has read their partitions since.
 	unawareUntil Instant
+	// putOutAt is when the last of them was put out, for the record: in it from the change on that takes the member out.
+	putOutAt int64
 
 	// wake is no later than the first deadline.
 	wake    Instant
@@ -185,6 +187,11 @@ func (ev *ConsumerHeartbeat) asMember() *metadata.GroupMember {
 
 // load takes over the committed record.
 func (c *Core) load(now Time, ev *Loaded) {
+	c.loadRecord(now, ev)
+	c.recallUnaware(now)
+}
+
+func (c *Core) loadRecord(now Time, ev *Loaded) {
 	old := c.record
 	if ch := c.change; ch != nil {
 		switch {
@@ -239,7 +246,7 @@ func (c *Core) letGo(err error) {
 	c.abandon(err)
 	c.classicLetGo(err)
 	c.consumerLetGo(err)
-	c.loaded, c.record, c.lastGeneration, c.classic, c.unawareUntil = false, nil, 0, classicGroup{}, 0
+	c.loaded, c.record, c.lastGeneration, c.classic, c.unawareUntil, c.putOutAt = false, nil, 0, classicGroup{}, 0, 0
 }
 
 func (c *Core) delete(now Time, ev *Delete) {

@@ -55,8 +55,9 @@ func (c *Core) proposal(kind changeKind) *change {
 		ch.Revision, ch.Type, ch.State = r.Revision, r.Type, r.State
 		ch.Generation, ch.AssignmentEpoch = r.Generation, r.AssignmentEpoch
 		ch.ProtocolType, ch.Protocol, ch.Leader, ch.Assignor = r.ProtocolType, r.Protocol, r.Leader, r.Assignor
-		ch.TopicsHash, ch.EmptySince, ch.Interrupted = r.TopicsHash, r.EmptySince, r.Interrupted
+		ch.TopicsHash, ch.EmptySince, ch.PutOutAt, ch.Interrupted = r.TopicsHash, r.EmptySince, r.PutOutAt, r.Interrupted
 	}
+	ch.PutOutAt = max(ch.PutOutAt, c.putOutAt)
 	return ch
 }
 

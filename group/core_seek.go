@@ -25,8 +25,8 @@ import (
 // who is outside - an administrator's tool, a consumer that assigns its partitions itself - gives no id, unless it was a member and has
 // left. So from when a member of a consumer group was put out, by a seek, by LeaveGroup of a tool, or by a timeout, commits with an id
 // and no epoch are refused, as in a group that has members, for as long as it may not have heard of it (Core.unawareUntil). For as
-// long a member that asks for its offsets under an id that is none any more is told to try again, see Coordinator.Fetch. A
-// coordinator that takes over does not know: it has only the record.
+// long a member that asks for its offsets under an id that is none any more is told to try again, see Coordinator.Fetch. The
+// record says when that was, for a coordinator that takes over.
 
 // unawareFor is how long a member may be put out without knowing it, if its session is shorter: a process may have stood still.
 const unawareFor = Instant(5 * time.Minute)
@@ -34,6 +34,27 @@ const unawareFor = Instant(5 * time.Minute)
 // unaware says that a member was put out that may not know it.
 func (c *Core) unaware(now Time, m *metadata.GroupMember) {
 	c.unawareUntil = max(c.unawareUntil, now.At+max(unawareFor, Instant(m.SessionTimeout)))
+	c.putOutAt = max(c.putOutAt, now.Wall)
+}
+
+// recallUnaware goes on as the record has it: another coordinator may have put members out. Its clock may differ; one that is ahead
+// of this one's makes it no longer than it is for who is put out now.
+func (c *Core) recallUnaware(now Time) {
+	if !c.loaded {
+		return
+	}
+	if left := unawareLeft(c.record, now.Wall); left > 0 {
+		c.unawareUntil = max(c.unawareUntil, now.At+left)
+	}
+}
+
+// unawareLeft is for how long members may not know that they were put out, as far as the record says.
+func unawareLeft(g *metadata.Group, wall int64) Instant {
+	if g == nil || g.PutOutAt == 0 {
+		return 0
+	}
+	ago := min(max(0, wall-g.PutOutAt), int64(unawareFor/Instant(time.Millisecond)))
+	return unawareFor - Instant(ago)*Instant(time.Millisecond)
 }
 
 // seek proposes it for a group that is no consumer group at work.
@@ -47,7 +68,7 @@ func (c *Core) seek(now Time, ev *Seek) {
 	if g := c.record; g != nil && len(g.Members) > 0 {
 		ch.State, ch.Protocol, ch.Leader = metadata.GroupEmpty, "", ""
 		ch.Generation++
-		ch.EmptySince, ch.Interrupted = now.Wall, false
+		ch.EmptySince, ch.PutOutAt, ch.Interrupted = now.Wall, now.Wall, false
 		for _, m := range g.Members {
 			ch.Remove = append(ch.Remove, m.ID)
 		}

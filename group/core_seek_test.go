@@ -163,6 +163,7 @@ func TestMembersPutOutCommitNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newConsumerBench(t)
+			b.now.Wall = 1_700_000_000_000
 			require.NoError(t, b.beat(joinRequest("m", "a")).Err)
 			c.put(b)
 			require.Empty(t, b.record.Members)
@@ -172,6 +173,20 @@ func TestMembersPutOutCommitNothing(t *testing.T) {
 			require.ErrorIs(t, commit(&Commit{&CommitRequest{Instance: "i", Generation: -1}}), c.refused)
 			require.NoError(t, commit(&Commit{&CommitRequest{Generation: -1}}), "of an administrator's tool")
 			require.Equal(t, c.refused == nil, b.core.Idle())
+
+			// A coordinator that takes over, whose clock is another one, knows.
+			was, old := b.now, b.core
+			for wall, refused := range map[int64]error{
+				-time.Hour.Milliseconds(): c.refused, 0: c.refused, time.Minute.Milliseconds(): c.refused, time.Duration(unawareFor).Milliseconds(): nil, time.Hour.Milliseconds(): nil,
+			} {
+				b.now, b.core = Time{At: was.At % 77, Wall: was.Wall + wall}, NewCore("g")
+				b.step(&Loaded{Group: b.record, LastGeneration: b.generation()})
+				require.ErrorIs(t, commit(fenced), refused, "clock %d ms further", wall)
+				b.now.At += unawareFor
+				b.step(&Tick{})
+				require.True(t, b.core.Idle(), "not for ever, clock %d ms further", wall)
+			}
+			b.now, b.core = was, old
 			for end := b.now.At + unawareFor; b.now.At < end; {
 				b.now.At = min(b.core.Deadline(), end)
 				b.step(&Tick{})

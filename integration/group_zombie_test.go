@@ -116,3 +116,72 @@ func TestPausedCoordinatorKnowsNoOffsets(t *testing.T) {
 		t.Fatal("no answer at all")
 	}
 }
+
+// TestPutOutMemberAfterTakeover: a member of a consumer group (KIP-848) is put out, its coordinator dies before it knows, and it commits
+// to the next one where it is, under its id and without an epoch, as Java's does: refused, or what was committed in its place
+// meanwhile would be undone. A commit from outside counts.
+func TestPutOutMemberAfterTakeover(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts three brokers")
+	}
+	t.Parallel() // it mostly waits
+	const group, topic = "zombies", "orders"
+	c, err := cluster.Open(cluster.Config{Binary: millraceBinary(t), Dir: filepath.Join(t.TempDir(), "brokers")})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	require.NoError(t, c.Start(ctx))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(c.Seeds()...), kgo.MetadataMinAge(100*time.Millisecond), kgo.RequestTimeoutOverhead(2*time.Second), kgo.RetryTimeout(time.Second))
+	require.NoError(t, err)
+	defer cl.Close()
+	adm := kadm.NewClient(cl)
+	made, err := adm.CreateTopic(ctx, 1, 3, nil, topic)
+	require.NoError(t, err)
+	require.NoError(t, made.Err)
+
+	beat := kmsg.NewPtrConsumerGroupHeartbeatRequest()
+	beat.Group, beat.MemberID, beat.RebalanceTimeoutMillis, beat.SubscribedTopicNames = group, "m", 30_000, []string{topic}
+	beat.Topics = []kmsg.ConsumerGroupHeartbeatRequestTopic{}
+	require.Eventually(t, func() bool {
+		resp, err := beat.RequestWith(ctx, cl)
+		return err == nil && resp.ErrorCode == 0
+	}, patience, 20*time.Millisecond)
+	leave := kmsg.NewPtrLeaveGroupRequest()
+	leave.Group, leave.Members = group, []kmsg.LeaveGroupRequestMember{{MemberID: "m"}}
+	left, err := leave.RequestWith(ctx, cl)
+	require.NoError(t, err)
+	require.Zero(t, left.ErrorCode)
+
+	commit := func(member string, offset int64) (err error) {
+		req := kmsg.NewPtrOffsetCommitRequest()
+		req.Group, req.MemberID, req.Generation = group, member, -1
+		p := kmsg.NewOffsetCommitRequestTopicPartition()
+		p.Offset, p.LeaderEpoch = offset, -1
+		req.Topics = []kmsg.OffsetCommitRequestTopic{{Topic: topic, TopicID: made.ID, Partitions: []kmsg.OffsetCommitRequestTopicPartition{p}}}
+		require.Eventually(t, func() bool { // until there is a coordinator that answers
+			resp, asked := req.RequestWith(ctx, cl)
+			if asked != nil {
+				return false
+			}
+			err = kerr.ErrorForCode(resp.Topics[0].Partitions[0].ErrorCode)
+			return !kerr.IsRetriable(err)
+		}, patience, 50*time.Millisecond)
+		return err
+	}
+	require.NoError(t, commit("", 7))
+	require.ErrorIs(t, commit("m", 3), kerr.UnknownMemberID)
+
+	found := adm.FindGroupCoordinators(ctx, group)[group]
+	require.NoError(t, found.Err)
+	old := slices.IndexFunc(c.Nodes, func(n *cluster.Node) bool { return n.Addr == net.JoinHostPort(found.Host, fmt.Sprint(found.Port)) })
+	require.GreaterOrEqual(t, old, 0)
+	require.NoError(t, c.Nodes[old].Kill())
+	require.ErrorIs(t, commit("m", 3), kerr.UnknownMemberID, "the next coordinator")
+	offsets, err := adm.FetchOffsets(ctx, group)
+	require.NoError(t, err)
+	at, ok := offsets.Lookup(topic, 0)
+	require.True(t, ok)
+	require.EqualValues(t, 7, at.At)
+	require.NoError(t, commit("", 8))
+}

@@ -37,7 +37,7 @@ func newChangeGroup(c *GroupChange) *changeGroup {
 		group: &Group{
 			Name: c.Group, Type: c.Type, State: c.State, Revision: c.Revision, Generation: c.Generation, AssignmentEpoch: c.AssignmentEpoch,
 			ProtocolType: c.ProtocolType, Protocol: c.Protocol, Leader: c.Leader, Assignor: c.Assignor, TopicsHash: c.TopicsHash,
-			EmptySince: c.EmptySince, Interrupted: c.Interrupted,
+			EmptySince: c.EmptySince, PutOutAt: c.PutOutAt, Interrupted: c.Interrupted,
 		},
 		remove: c.Remove, upsert: c.Upsert, assign: c.Assign, delete: c.Delete, time: c.Time,
 	}

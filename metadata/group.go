@@ -57,6 +57,9 @@ type Group struct {
 	// EmptySince is when the group lost its last member, in unix milliseconds of its coordinator's clock; 0 while it has
 	// members, or never had any. Offsets expire from then on (G11).
 	EmptySince int64
+	// PutOutAt is when a member was last put out that may not know it yet, in unix milliseconds of its coordinator's clock; 0 for
+	// never. Written from TransactionsFeatureLevel on.
+	PutOutAt int64
 	// Interrupted is set when the broker that coordinated the group, which had members, was fenced as dead, or came back
 	// without having said good-bye. Who coordinates the group next starts one new generation, or resumes (D6), and clears
 	// it.
@@ -144,6 +147,7 @@ type GroupChange struct {
 	Assignor        string
 	TopicsHash      uint64
 	EmptySince      int64 // ignored while there are members
+	PutOutAt        int64 // dropped below TransactionsFeatureLevel
 	Interrupted     bool
 
 	// Upsert adds members, or replaces those of the same ids as a whole.

@@ -13,7 +13,7 @@ func (g *Group) message() *pb.Group {
 	return &pb.Group{
 		Name: g.Name, Type: uint32(g.Type), State: uint32(g.State), Revision: g.Revision, Generation: g.Generation,
 		AssignmentEpoch: g.AssignmentEpoch, ProtocolType: g.ProtocolType, Protocol: g.Protocol, Leader: g.Leader,
-		Assignor: g.Assignor, TopicsHash: g.TopicsHash, EmptySince: g.EmptySince, Interrupted: g.Interrupted,
+		Assignor: g.Assignor, TopicsHash: g.TopicsHash, EmptySince: g.EmptySince, PutOutAt: g.PutOutAt, Interrupted: g.Interrupted,
 		Members: uint32(len(g.Members)),
 	}
 }
@@ -31,7 +31,7 @@ func decodeGroup(m *pb.Group) (*Group, error) {
 	return &Group{
 		Name: m.Name, Type: GroupType(m.Type), State: GroupState(m.State), Revision: m.Revision, Generation: m.Generation,
 		AssignmentEpoch: m.AssignmentEpoch, ProtocolType: m.ProtocolType, Protocol: m.Protocol, Leader: m.Leader,
-		Assignor: m.Assignor, TopicsHash: m.TopicsHash, EmptySince: m.EmptySince, Interrupted: m.Interrupted,
+		Assignor: m.Assignor, TopicsHash: m.TopicsHash, EmptySince: m.EmptySince, PutOutAt: m.PutOutAt, Interrupted: m.Interrupted,
 	}, nil
 }
 

@@ -43,6 +43,9 @@ func (s *Store) ChangeGroup(change GroupChange, done func(revision uint64, err e
 		}
 		prior = change.Seek.Prior
 	}
+	if s.Image().FeatureLevel() < TransactionsFeatureLevel {
+		change.PutOutAt = 0 // an older broker does not know it (M2)
+	}
 	change.Broker, change.BrokerEpoch = s.self()
 	s.outbox.change(change.Group, newChangeGroup(&change), prior, func(revision uint64, _ []error, err error) { done(revision, err) })
 }

@@ -121,9 +121,10 @@ func TestGroupsThroughStore(t *testing.T) {
 	require.True(t, g.Interrupted, "its coordinator did not say good-bye (D6)")
 	_, err = changeGroup1(t, s, GroupChange{Group: "g", Revision: revision, Type: ClassicGroup, Generation: 2})
 	require.ErrorIs(t, err, ErrStale, "the mark is a change of the group")
-	_, err = changeGroup1(t, s, GroupChange{Group: "g", Revision: g.Revision, Type: ClassicGroup, Generation: 2, EmptySince: 9, Remove: []string{"a", "b", "x"}})
+	_, err = changeGroup1(t, s, GroupChange{Group: "g", Revision: g.Revision, Type: ClassicGroup, Generation: 2, EmptySince: 9, PutOutAt: 8, Remove: []string{"a", "b", "x"}})
 	require.NoError(t, err)
 	require.Equal(t, int64(9), s.Image().Group("g").EmptySince)
+	require.Equal(t, int64(8), s.Image().Group("g").PutOutAt)
 	require.NoError(t, deleteGroup(t, s, "g"))
 	require.Nil(t, s.Image().Group("g"))
 	require.Equal(t, int32(2), s.Image().LastGeneration("g"))
@@ -257,4 +258,15 @@ func TestTextThatIsNone(t *testing.T) {
 	require.Nil(t, s.Image().Group("billing"))
 	_, err = commit(t, s, OffsetCommit{Group: "billing", Generation: -1, Offsets: offsets[:1]})
 	require.NoError(t, err)
+}
+
+// A broker of the level before would stop at a field that it does not know (D17).
+func TestPutOutAtNeedsFeatureLevel(t *testing.T) {
+	cfg := testConfig(t, t.TempDir())
+	cfg.FeatureLevel = GroupsFeatureLevel
+	s := openStore(t, cfg)
+	register(t, s, 1, 1)
+	_, err := changeGroup1(t, s, GroupChange{Group: "g", Type: ConsumerGroup, Generation: 1, EmptySince: 9, PutOutAt: 9})
+	require.NoError(t, err)
+	require.Zero(t, s.Image().Group("g").PutOutAt)
 }

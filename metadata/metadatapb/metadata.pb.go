@@ -1965,7 +1965,8 @@ type Group struct {
 	TopicsHash      uint64                 `protobuf:"fixed64,11,opt,name=topics_hash,json=topicsHash,proto3" json:"topics_hash,omitempty"`
 	EmptySince      int64                  `protobuf:"varint,12,opt,name=empty_since,json=emptySince,proto3" json:"empty_since,omitempty"` // unix milliseconds
 	Interrupted     bool                   `protobuf:"varint,13,opt,name=interrupted,proto3" json:"interrupted,omitempty"`
-	Members         uint32                 `protobuf:"varint,14,opt,name=members,proto3" json:"members,omitempty"` // in snapshots: how many follow
+	Members         uint32                 `protobuf:"varint,14,opt,name=members,proto3" json:"members,omitempty"`                     // in snapshots: how many follow
+	PutOutAt        int64                  `protobuf:"varint,15,opt,name=put_out_at,json=putOutAt,proto3" json:"put_out_at,omitempty"` // unix milliseconds, 0 = never; since feature level 3
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2094,6 +2095,13 @@ func (x *Group) GetInterrupted() bool {
 func (x *Group) GetMembers() uint32 {
 	if x != nil {
 		return x.Members
+	}
+	return 0
+}
+
+func (x *Group) GetPutOutAt() int64 {
+	if x != nil {
+		return x.PutOutAt
 	}
 	return 0
 }
@@ -5792,7 +5800,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\vBalanceAway\x12\x16\n" +
 	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12!\n" +
 	"\ffenced_index\x18\x02 \x01(\x04R\vfencedIndex\x12!\n" +
-	"\fsince_millis\x18\x03 \x01(\x03R\vsinceMillis\"\x9f\x03\n" +
+	"\fsince_millis\x18\x03 \x01(\x03R\vsinceMillis\"\xbd\x03\n" +
 	"\x05Group\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\rR\x04type\x12\x14\n" +
@@ -5812,7 +5820,9 @@ const file_metadata_proto_rawDesc = "" +
 	"\vempty_since\x18\f \x01(\x03R\n" +
 	"emptySince\x12 \n" +
 	"\vinterrupted\x18\r \x01(\bR\vinterrupted\x12\x18\n" +
-	"\amembers\x18\x0e \x01(\rR\amembers\"\xeb\x05\n" +
+	"\amembers\x18\x0e \x01(\rR\amembers\x12\x1c\n" +
+	"\n" +
+	"put_out_at\x18\x0f \x01(\x03R\bputOutAt\"\xeb\x05\n" +
 	"\vGroupMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
 	"\vinstance_id\x18\x02 \x01(\tR\n" +
