@@ -16,6 +16,7 @@ type oracle struct {
 	// reset are the Images from which on earlier commits do not count: of a seek or an expiry.
 	reset     [simPartitions]int
 	left      map[string]bool
+	putOut    map[string]Instant // when a seek put that member out
 	lastHeard map[string]Instant // when a coordinator last had a request of that member
 }
 
@@ -34,7 +35,7 @@ type simAck struct {
 }
 
 func (o *oracle) init() {
-	o.generations, o.left, o.lastHeard = map[int32]*simGeneration{}, map[string]bool{}, map[string]Instant{}
+	o.generations, o.left, o.putOut, o.lastHeard = map[int32]*simGeneration{}, map[string]bool{}, map[string]Instant{}, map[string]Instant{}
 }
 
 // heard notes a request that reaches a coordinator which has the member. One that does not know yet that it is none any more

@@ -144,6 +144,11 @@ var simMutants = []simMutant{
 		},
 	},
 	{
+		// G1: who takes over does not know who was put out.
+		name: "put out and forgotten", seeds: 1000,
+		change: func(s *sim, ch *metadata.GroupChange) { ch.PutOutAt = 0 },
+	},
+	{
 		// A seek is acknowledged for its fence alone.
 		name: "seek without offsets", seeds: 1000,
 		change: func(s *sim, ch *metadata.GroupChange) { ch.Seek = nil },

@@ -3,6 +3,7 @@ package group
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -238,6 +239,10 @@ func (s *sim) offline() {
 		s.seek(n)
 		return
 	}
+	if ids := slices.Sorted(maps.Keys(s.oracle.putOut)); len(ids) > 0 && s.rng.IntN(3) > 0 {
+		s.lateCommit(n, ids[s.rng.IntN(len(ids))])
+		return
+	}
 	if s.rng.IntN(2) == 0 {
 		_ = s.fsm.ExpireOffsets(n.id, n.epoch, s.wall()+8*24*3600*1000, 1000)
 		s.committed(nil)
@@ -269,6 +274,24 @@ func (s *sim) seek(n *simNode) {
 	to := metadata.OffsetEntry{TopicID: simTopicID, Partition: int32(s.rng.IntN(simPartitions)), Offset: int64(s.ids), LeaderEpoch: -1}
 	s.tracef("broker %d is told to seek partition %d to %d", n.id, to.Partition, to.Offset)
 	s.step(n, &Seek{GroupSeek: &metadata.GroupSeek{Offsets: []metadata.OffsetEntry{to}}, Force: s.rng.IntN(4) > 0, Waiter: &simSeek{to: to}})
+}
+
+// lateCommit is one of a member that a seek has put out, which has just learned of it: under its id, and without a generation. Whoever
+// coordinates by then refuses it, for as long as there are such members; if it got through, the seek would be undone.
+func (s *sim) lateCommit(n *simNode, id string) {
+	im := s.fsm.Image()
+	_, is := im.Coordinator(metadata.GroupCoordinator, simGroup)
+	_, sees := s.images[n.applied].Coordinator(metadata.GroupCoordinator, simGroup)
+	if is != sees || s.now-s.oracle.putOut[id] >= unawareFor-Instant(time.Second) { // the record counts in milliseconds
+		return
+	}
+	if err, ok := s.step(n, &Commit{&CommitRequest{Group: simGroup, Member: id, Generation: -1}}); !ok || err != nil {
+		return
+	}
+	commit := metadata.OffsetCommit{Group: simGroup, Member: id, Generation: -1, Time: s.wall(), Offsets: []metadata.OffsetEntry{{TopicID: simTopicID, Offset: 1, LeaderEpoch: -1}}}
+	if _, err := s.fsm.CommitOffsets(n.id, n.epoch, commit); err == nil {
+		s.failf("G1: %s, which was put out by a seek, commits over it", id)
+	}
 }
 
 // simSeek is an order to seek, until it is answered.
@@ -319,6 +342,7 @@ func (s *sim) change(ch metadata.GroupChange) (uint64, error) {
 		s.oracle.sought[to.Partition].generation, s.oracle.acked[to.Partition].generation = record.Generation, record.Generation
 		for _, m := range record.Members {
 			s.oracle.left[m.ID] = true
+			s.oracle.putOut[m.ID] = s.now
 		}
 	}
 	return revision, nil
@@ -349,6 +373,9 @@ func (s *sim) committed(by *simNode) int {
 			s.tracef("coordinator %d -> %d, epoch %d", b0, b1, e1)
 		}
 		s.checkRecord(old.Group(simGroup), im.Group(simGroup), by)
+		if im.Group(simGroup) == nil {
+			clear(s.oracle.putOut) // the seeks are gone with it
+		}
 		if im.Group(simGroup) == nil && im.LastGeneration(simGroup) == 0 {
 			clear(s.oracle.generations) // the retention time of its numbers is over
 			for p := range s.oracle.sought {
