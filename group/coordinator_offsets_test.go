@@ -79,6 +79,29 @@ func TestDeleteOffsetsOfReadTopics(t *testing.T) {
 	}
 }
 
+// A member of a consumer group that was put out, and asks for its offsets before it knows, is told to try again for as long as it may not
+// know, also by a coordinator that has only the record: the other answer ends Java's consumer.
+func TestFetchOfMemberPutOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newIdeal(t, 1)
+		c := x.coordinators(t, 1, nil)[0]
+		synctest.Wait()
+		for name, at := range map[string]int64{"put out": time.Now().UnixMilli(), "left": 0} {
+			idealStore{x, 0}.ChangeGroup(metadata.GroupChange{Group: name, Type: metadata.ConsumerGroup, Generation: 2, ProtocolType: "consumer", PutOutAt: at},
+				func(_ uint64, err error) { require.NoError(t, err) })
+		}
+		fetch := func(group string) error {
+			_, err := c.Fetch(FetchRequest{Group: group, Member: "m", MemberEpoch: 1, All: true})
+			return err
+		}
+		require.ErrorIs(t, fetch("put out"), ErrCoordinatorLoading)
+		require.ErrorIs(t, fetch("left"), ErrUnknownMember)
+		time.Sleep(time.Duration(unawareFor))
+		require.ErrorIs(t, fetch("put out"), ErrUnknownMember, "not for ever")
+		require.NoError(t, c.Close())
+	})
+}
+
 // KIP-211: while a classic group prepares a rebalance, which its committed record does not show, its coordinator says that it
 // is not settled.
 func TestSettled(t *testing.T) {
